@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Case", "EngineComparison", "OutputTarget", "folder_name", "one_test_per_case"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Case:

@@ -7,33 +7,15 @@ A check raises an error with the field's dotted path, the value and the legal va
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import reprlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from evalharness.api.errors import ContractTypeError, ContractValueError
-
-__all__ = [
-    "MAX_TOKEN_ID",
-    "check_boolean",
-    "check_instance",
-    "check_integer",
-    "check_json",
-    "check_number",
-    "check_sequence",
-    "check_temperature",
-    "check_text",
-    "check_token_ids",
-    "excerpt",
-    "first_names",
-    "is_folder",
-    "known_keys",
-    "short_hash",
-]
 
 
 def check_number(
@@ -42,7 +24,7 @@ def check_number(
     wanted = "an int" if integer else "a number"
     if isinstance(value, bool) or not isinstance(value, int if integer else (int, float)):
         raise ContractTypeError(f"{path} must be {wanted}, got {value!r} ({type(value).__name__})")
-    if not integer and not _is_finite(value):
+    if not integer and not abs(value) <= sys.float_info.max:  # NaN, infinity, and an int beyond every float
         raise ContractValueError(f"{path} must be finite, got {value!r}")
     if minimum is not None and value < minimum:
         raise ContractValueError(f"{path} must be at least {minimum}, got {value!r}")
@@ -50,13 +32,6 @@ def check_number(
         raise ContractValueError(f"{path} must be greater than {above}, got {value!r}")
     if maximum is not None and value > maximum:
         raise ContractValueError(f"{path} must be at most {maximum}, got {value!r}")
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an int beyond every float
-        return False
 
 
 def check_integer(path: str, value: object, *, minimum: int | None = None, maximum: int | None = None, optional: bool = False) -> None:
@@ -86,17 +61,15 @@ def check_temperature(path: str, value: object) -> None:
 
 
 def check_boolean(path: str, value: object, *, optional: bool = False) -> None:
-    if not (optional and value is None) and not isinstance(value, bool):
-        raise ContractTypeError(f"{path} must be a bool, got {value!r} ({type(value).__name__})")
+    check_instance(path, value, bool, optional=optional)
 
 
 def check_text(path: str, value: object, *, optional: bool = False) -> None:
-    if not (optional and value is None) and not isinstance(value, str):
-        raise ContractTypeError(f"{path} must be a str, got {value!r} ({type(value).__name__})")
+    check_instance(path, value, str, optional=optional)
 
 
-def check_instance(path: str, value: object, wanted: type) -> None:
-    if not isinstance(value, wanted):
+def check_instance(path: str, value: object, wanted: type, *, optional: bool = False) -> None:
+    if not (optional and value is None) and not isinstance(value, wanted):
         raise ContractTypeError(f"{path} must be a {wanted.__name__}, got {value!r} ({type(value).__name__})")
 
 
@@ -140,6 +113,12 @@ def excerpt(text: str, max_chars: int, *, count_rest: bool = False) -> str:
     if len(text) <= max_chars:
         return text
     return f"{text[:max_chars]}…" + (f" ({len(text) - max_chars:,} more characters)" if count_rest else "")
+
+
+def plain_number(value: Any) -> Any:
+    """Return numpy's and torch's numbers as Python numbers, anything else unchanged."""
+    is_foreign = not isinstance(value, (bool, int, float)) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0
+    return value.item() if is_foreign else value
 
 
 def first_names(names: Sequence[object], max_names: int) -> str:

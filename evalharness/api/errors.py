@@ -32,35 +32,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from evalharness.api.requests import GenerationFailure, GenerationResult
 
-__all__ = [
-    "BROKEN",
-    "DONE",
-    "INTERRUPTED",
-    "NOT_PASSED",
-    "REFUSED",
-    "BackendError",
-    "BaselineError",
-    "CapabilityError",
-    "CheckpointError",
-    "ComparisonError",
-    "ConfigError",
-    "ContractTypeError",
-    "ContractValueError",
-    "EvalHarnessError",
-    "ImageError",
-    "MissingData",
-    "MissingDependency",
-    "PromptTooLong",
-    "RecordError",
-    "RequestError",
-    "RequestsFailed",
-    "ScoreError",
-    "TemplateError",
-    "UnsupportedOption",
-    "did_you_mean",
-    "nearest_folder",
-]
-
 
 class EvalHarnessError(Exception):
     """Root of every error that evalharness raises on purpose."""

@@ -23,18 +23,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from evalharness.api.errors import CapabilityError
 
-__all__ = [
-    "GenerationPlugin",
-    "RequestType",
-    "RowWatchers",
-    "TokenBan",
-    "TokenWatcher",
-    "normalise_plugins",
-    "postprocess_text",
-    "refuse_missing_hooks",
-    "refuse_misspelt_hooks",
-]
-
 RequestType: TypeAlias = Literal["text", "vlm"]
 
 
@@ -113,10 +101,7 @@ def _normalise(plugin: Any) -> GenerationPlugin:
         name=str(getattr(plugin, "name", type(plugin).__name__)),
         backends=_names(plugin, "backends"),
         request_types=_names(plugin, "request_types"),
-        uses_hf_stopping_criteria=bool(getattr(plugin, "uses_hf_stopping_criteria", False)),
-        uses_hf_logits_processor=bool(getattr(plugin, "uses_hf_logits_processor", False)),
-        watches_tokens=bool(getattr(plugin, "watches_tokens", False)),
-        bans_tokens=bool(getattr(plugin, "bans_tokens", False)),
+        **{flag: bool(getattr(plugin, flag, False)) for flag in _HOOKS},
     )
 
 
@@ -150,7 +135,10 @@ def refuse_misspelt_hooks(plugin: GenerationPlugin) -> None:
     flags = {hook: flag for flag, hook in _HOOKS.items()}
     hooks = (*flags, _POSTPROCESSOR)
     lacking = [hook for hook in hooks if not callable(getattr(plugin.plugin, hook.partition("(")[0], None))]
-    for method in _public_methods(plugin.plugin):
+    kinds = (FunctionType, MethodType, classmethod, staticmethod)
+    # Inherited methods too; no property is evaluated.
+    methods = (name for name in dir(plugin.plugin) if isinstance(getattr_static(plugin.plugin, name, None), kinds))
+    for method in (name for name in methods if not name.startswith("_")):
         for hook in lacking:
             if _is_alike(method, hook.partition("(")[0]):
                 flag = f" with {flags[hook]} = True" if hook in flags else ""
@@ -158,12 +146,6 @@ def refuse_misspelt_hooks(plugin: GenerationPlugin) -> None:
                     f"plugin {plugin.name!r} has a method {method!r}, which is not a hook: generation never calls it; did you mean "
                     f"{hook}{flag}? Hooks: {', '.join(hooks)}. If it is a helper, begin its name with '_'"
                 )
-
-
-def _public_methods(plugin: Any) -> list[str]:
-    """Return the names of the plugin's methods, inherited ones included, without evaluating properties."""
-    kinds = (FunctionType, MethodType, classmethod, staticmethod)
-    return [name for name in dir(plugin) if not name.startswith("_") and isinstance(getattr_static(plugin, name, None), kinds)]
 
 
 def _is_alike(method: str, hook: str) -> bool:

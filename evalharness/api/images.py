@@ -21,19 +21,6 @@ from evalharness.api.errors import BackendError, ImageError
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = [
-    "MAX_ASPECT_RATIO",
-    "MAX_IMAGE_PIXELS",
-    "MIN_EDGE",
-    "ImageSource",
-    "MadeImage",
-    "image_file",
-    "image_sha256",
-    "image_size",
-    "load_image",
-    "why_unusable",
-]
-
 ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
 MAX_IMAGE_PIXELS = 89_478_485

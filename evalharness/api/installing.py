@@ -11,8 +11,6 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["install_command", "missing_package"]
-
 _NAME = "evalharness"
 
 

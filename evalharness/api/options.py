@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -26,19 +27,6 @@ from evalharness.api.checks import (
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.api.thinking import DEFAULT_MARKS
-
-__all__ = [
-    "ChatTemplateOptions",
-    "DecodeOptions",
-    "GenerationOptions",
-    "LogprobsKind",
-    "ModelLoadConfig",
-    "ServerOptions",
-    "StopOptions",
-    "Variant",
-    "VllmEngineOptions",
-    "VlmPreprocessOptions",
-]
 
 LogprobsKind: TypeAlias = Literal["raw", "processed"]
 
@@ -133,19 +121,16 @@ class GenerationOptions:
             raise ContractValueError(
                 "options.do_sample is True but options.temperature is 0; set a temperature above 0 or leave do_sample unset"
             )
-        check_integer("options.no_repeat_ngram_size", self.no_repeat_ngram_size, minimum=0, maximum=_MAX_COUNT, optional=True)
+        for name, least in (("no_repeat_ngram_size", 0), ("max_prompt_tokens", 1), ("max_thinking_tokens", 0)):
+            check_integer(f"options.{name}", getattr(self, name), minimum=least, maximum=_MAX_COUNT, optional=True)
         check_instance("options.stop", self.stop, StopOptions)
         check_integer("options.seed", self.seed, minimum=0, maximum=_MAX_SEED, optional=True)
-        check_boolean("options.use_cache", self.use_cache)
-        check_boolean("options.logprobs", self.logprobs)
-        check_boolean("options.entropies", self.entropies)
+        for name in ("use_cache", "logprobs", "entropies"):
+            check_boolean(f"options.{name}", getattr(self, name))
         check_text("options.logprobs_kind", self.logprobs_kind)
         if self.logprobs_kind not in ("raw", "processed"):
             raise ContractValueError(f"options.logprobs_kind must be 'raw' or 'processed', got {self.logprobs_kind!r}")
-        check_integer("options.max_prompt_tokens", self.max_prompt_tokens, minimum=1, maximum=_MAX_COUNT, optional=True)
-        if self.structured is not None:
-            check_instance("options.structured", self.structured, StructuredOutput)
-        check_integer("options.max_thinking_tokens", self.max_thinking_tokens, minimum=0, maximum=_MAX_COUNT, optional=True)
+        check_instance("options.structured", self.structured, StructuredOutput, optional=True)
         self._check_eos()
         check_integer("options.pad_token_id", self.pad_token_id, minimum=0, maximum=MAX_TOKEN_ID, optional=True)
         check_instance("options.decode", self.decode, DecodeOptions)
@@ -171,9 +156,8 @@ class GenerationOptions:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mappingproxy cannot be pickled or deep-copied: rebuild from plain values.
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        values["extra_generation_kwargs"] = dict(self.extra_generation_kwargs)
-        return _rebuild_options, (values,)
+        values = {**vars(self), "extra_generation_kwargs": dict(self.extra_generation_kwargs)}
+        return partial(type(self), **values), ()
 
     def __hash__(self) -> int:
         # Extra values may be lists, so only their names count here; equality compares the values too.
@@ -215,13 +199,13 @@ class GenerationOptions:
 
     def to_json(self) -> dict[str, Any]:
         """Return every option as plain JSON data."""
-        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        values: dict[str, Any] = dict(vars(self))
         values["stop"] = {"stop": list(self.stop.stop), "stop_token_ids": list(self.stop.stop_token_ids)}
         if self.stop.include_in_text:
             values["stop"]["include_in_text"] = True
         if self.structured is not None:
             values["structured"] = self.structured.to_json()
-        values["decode"] = {f.name: getattr(self.decode, f.name) for f in fields(self.decode)}
+        values["decode"] = dict(vars(self.decode))
         values["extra_generation_kwargs"] = dict(self.extra_generation_kwargs)
         if isinstance(self.eos_token_id, tuple):
             values["eos_token_id"] = list(self.eos_token_id)
@@ -234,10 +218,6 @@ _NUMBERS: Mapping[str, type[int] | type[float]] = {
     **dict.fromkeys(("temperature", "top_p", "repetition_penalty"), float),
 }
 """The options that `GenerationOptions.from_mapping` casts."""
-
-
-def _rebuild_options(values: dict[str, Any]) -> GenerationOptions:
-    return GenerationOptions(**values)
 
 
 def _cast(path: str, value: object, cast: type[int] | type[float]) -> int | float:
@@ -381,9 +361,8 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         check_text("server.server", self.server)
-        check_text("server.adapter_dir", self.adapter_dir, optional=True)
-        check_text("server.base_url", self.base_url, optional=True)
-        check_text("server.served_model", self.served_model, optional=True)
+        for name in ("adapter_dir", "base_url", "served_model"):
+            check_text(f"server.{name}", getattr(self, name), optional=True)
         check_integer("server.concurrency", self.concurrency, minimum=1)
         check_number("server.request_timeout_s", self.request_timeout_s, integer=False, above=0.0)
         check_integer("server.max_attempts", self.max_attempts, minimum=1)

@@ -14,8 +14,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["API_KEY", "Redactor", "redactor", "remember_options"]
-
 API_KEY = "EVALHARNESS_API_KEY"
 """The environment variable that holds the key of an inference server."""
 
@@ -79,15 +77,13 @@ class Redactor:
     def __init__(self, env: Mapping[str, str]) -> None:
         secrets = {**_remembered, **_secrets_of(env)}
         # Longest first, as a secret may contain another.
-        self._known = sorted(secrets.items(), key=lambda entry: -len(entry[0]))
-        self._in_json = [(json.dumps(value)[1:-1], f"[{name} hidden]") for value, name in self._known]
+        known = sorted(secrets.items(), key=lambda entry: -len(entry[0]))
+        self._known = [(value, f"[{name} hidden]") for value, name in known]
+        self._in_json = [(json.dumps(value)[1:-1], shown) for value, shown in self._known]
 
     def known(self, text: str) -> str:
         """Return a text, such as a generated one, without known secrets."""
-        for value, name in self._known:
-            if value in text:
-                text = text.replace(value, f"[{name} hidden]")
-        return text
+        return _replaced(text, self._known)
 
     def text(self, text: str) -> str:
         """Return a text that no model generated, without known secrets and without anything that looks like a secret."""
@@ -98,10 +94,7 @@ class Redactor:
 
     def json_line(self, line: str) -> str:
         """Return a line of ASCII JSON without known secrets."""
-        for value, shown in self._in_json:
-            if value in line:
-                line = line.replace(value, shown)
-        return line
+        return _replaced(line, self._in_json)
 
     def data(self, value: object) -> object:
         """Return plain data with `text` applied to every text in it; names of fields stay."""
@@ -112,6 +105,12 @@ class Redactor:
         if isinstance(value, (list, tuple)):
             return [self.data(part) for part in value]
         return value
+
+
+def _replaced(text: str, secrets: Sequence[tuple[str, str]]) -> str:
+    for value, shown in secrets:
+        text = text.replace(value, shown)
+    return text
 
 
 def _secrets_of(env: Mapping[str, str]) -> dict[str, str]:

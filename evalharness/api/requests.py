@@ -28,18 +28,6 @@ from evalharness.api.tools import Tool, read_tools
 if TYPE_CHECKING:
     from evalharness.api.scoring import ScoringRequest
 
-__all__ = [
-    "FinishReason",
-    "GenerationFailure",
-    "GenerationResult",
-    "Outcome",
-    "Request",
-    "TextGenerationRequest",
-    "TokenGenerationRequest",
-    "VlmGenerationRequest",
-    "nothing_ran",
-]
-
 FinishReason: TypeAlias = Literal["stop", "length", "tool", "scored"]
 
 

@@ -16,8 +16,6 @@ from evalharness.api.checks import check_boolean, check_sequence, check_token_id
 from evalharness.api.errors import ContractTypeError
 from evalharness.api.requests import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 
-__all__ = ["Chat", "ResponseLogits", "ResponseScores", "ScoringRequest", "TokenIds", "chat_of", "scores_of"]
-
 Chat: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
 TokenIds: TypeAlias = "str | Sequence[int]"
 """A text, to be tokenised, or token ids."""
@@ -90,26 +88,24 @@ def scores_of(results: Sequence[GenerationResult]) -> ResponseScores:
     import numpy as np
 
     width = max((len(result.token_ids) for result in results), default=0)
-    shape = (len(results), width)
-    values: Any = np.full(shape, np.nan, dtype=np.float32)
-    entropies: Any = np.full(shape, np.nan, dtype=np.float32) if results and results[0].entropies is not None else None
-    mask: Any = np.zeros(shape, dtype=bool)
+    values: Any = np.full((len(results), width), np.nan, dtype=np.float32)
+    entropies = values.copy()
+    mask: Any = np.zeros((len(results), width), dtype=bool)
     for row, result in enumerate(results):
-        if result.logprobs is None or len(result.logprobs) != len(result.token_ids):
+        num = len(result.token_ids)
+        if result.logprobs is None or len(result.logprobs) != num:
             raise ContractTypeError("a result without a log-probability for each token; give results of ScoringRequests")
-        for column, value in enumerate(result.logprobs):
-            if value is not None:
-                values[row, column], mask[row, column] = value, True
-        for column, entropy in enumerate(result.entropies or ()):
-            if entropies is not None and entropy is not None:
-                entropies[row, column] = entropy
+        values[row, :num] = [np.nan if value is None else value for value in result.logprobs]
+        mask[row, :num] = [value is not None for value in result.logprobs]
+        if result.entropies is not None:
+            entropies[row, :num] = [np.nan if value is None else value for value in result.entropies]
     return ResponseScores(
         values,
         mask,
         tuple(result.token_ids for result in results),
         tuple(result.num_prompt_tokens or 0 for result in results),
         results[0].logprobs_kind or "raw" if results else "raw",
-        entropies,
+        entropies if results and results[0].entropies is not None else None,
         results[0].weight_version if results else None,
     )
 

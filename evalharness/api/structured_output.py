@@ -18,8 +18,6 @@ from typing import Any
 from evalharness.api.checks import check_instance, check_json, check_sequence, check_text, known_keys
 from evalharness.api.errors import ContractValueError
 
-__all__ = ["STRUCTURES", "StructuredOutput", "fits", "unheld_keywords"]
-
 STRUCTURES = ("json_schema", "regex", "choice", "grammar")
 _MAX_DEPTH = 64  # engines build grammars by recursion, in C++
 

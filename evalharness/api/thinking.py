@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-__all__ = ["DEFAULT_MARKS", "Thinking", "ThinkingBudget", "ThinkingRow", "num_thought", "within_budget"]
+from typing import Any
 
 DEFAULT_MARKS = ("<think>", "</think>")
 
@@ -59,7 +57,7 @@ class ThinkingRow:
 
     def __init__(self, budget: ThinkingBudget, prompt_ids: Sequence[int], decode: Callable[[Sequence[int]], str] | None = None) -> None:
         self._budget = budget
-        self._marks: _Marks = _IdMarks(budget) if decode is None or budget.texts is None else _TextMarks(budget.texts, decode)
+        self._marks = _IdMarks(budget) if decode is None or budget.texts is None else _TextMarks(budget.texts, decode)
         self._num_thought = self._marks.num_thought_in(prompt_ids)  # None: outside a thought
         self._num_forced = 0
 
@@ -84,21 +82,8 @@ class ThinkingRow:
             self._num_thought += 1
 
 
-class _Marks(Protocol):
-    """Finds marks in the ids of one row."""
-
-    def num_thought_in(self, prompt_ids: Sequence[int]) -> int | None:
-        """Return the number of ids after the mark that opened a thought, None if no thought is open."""
-
-    def is_complete(self, token_id: int, *, opens: bool) -> bool:
-        """Return whether the next id completes the opening mark, or the closing one."""
-
-    def forget(self) -> None:
-        """Start anew: no id so far is part of a mark."""
-
-
 class _IdMarks:
-    """Finds marks by their ids."""
+    """Finds marks in the ids of one row by their ids."""
 
     def __init__(self, budget: ThinkingBudget) -> None:
         self._start, self._end = budget.start_ids, budget.end_ids
@@ -106,10 +91,12 @@ class _IdMarks:
         self._tail: tuple[int, ...] = ()
 
     def num_thought_in(self, prompt_ids: Sequence[int]) -> int | None:
+        """Return the number of ids after the mark that opened a thought, None if no thought is open."""
         started, ended = (_last(prompt_ids, mark) for mark in (self._start, self._end))
         return len(prompt_ids) - started - len(self._start) if started > ended else None
 
     def is_complete(self, token_id: int, *, opens: bool) -> bool:
+        """Return whether the next id completes the opening mark, or the closing one."""
         self._tail = (*self._tail, token_id)[-self._keep :]
         mark = self._start if opens else self._end
         if self._tail[-len(mark) :] != mark:
@@ -118,11 +105,12 @@ class _IdMarks:
         return True
 
     def forget(self) -> None:
+        """Start anew: no id so far is part of a mark."""
         self._tail = ()
 
 
 class _TextMarks:
-    """Finds marks by their text, whichever tokens it consists of."""
+    """Finds marks as `_IdMarks` does, but by their text, whichever tokens it consists of."""
 
     def __init__(self, texts: tuple[str, str], decode: Callable[[Sequence[int]], str]) -> None:
         self._start, self._end = texts

@@ -9,8 +9,6 @@ from typing import Any
 from evalharness.api.checks import check_instance, check_json, check_sequence, check_text
 from evalharness.api.errors import ContractTypeError, ContractValueError
 
-__all__ = ["Tool", "read_tools"]
-
 
 @dataclass(frozen=True)
 class Tool:

@@ -30,11 +30,13 @@ _NUMBERED = re.compile(r"checkpoint-[0-9]+")
 
 
 def find_models(patterns: Sequence[str], root: Path, *, wait_s: float, on_notice: Callable[[str], None]) -> list[Path]:
-    """Return the checkpoints that paths and patterns name, as `expand_models`, without those that are still being written.
+    """Return the folders and GGUF files that paths and glob patterns name, each once, without those that are still being written.
 
-    Those are waited for, up to `wait_s` seconds together, and so is a path that does not exist yet. One that a pattern or a
-    training run brought is then skipped, with a notice; one that was named itself is returned all the same. One folder by
-    several names counts once, with a notice. Raises `CheckpointError` as `expand_models` does, and where nothing is left.
+    What one pattern matches comes in natural order: checkpoint-200 before checkpoint-1000. A training run's folder that is not a
+    checkpoint itself stands for its checkpoint-N folders. Relative patterns are relative to `root`. What is still being written, or
+    does not exist yet, is waited for, up to `wait_s` seconds together; what a pattern or a training run brought is then skipped, with
+    a notice, and what was named itself is returned all the same. One folder by several names counts once, with a notice. Raises
+    `CheckpointError` for a path that is no folder, for a pattern that matches none, and where nothing is left.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -58,16 +60,6 @@ def find_models(patterns: Sequence[str], root: Path, *, wait_s: float, on_notice
             f"all checkpoints found are still being written, such as {next(iter(skipped))}; wait for them with --wait SECONDS"
         )
     return [path for path in folders if path not in skipped]
-
-
-def expand_models(patterns: Sequence[str], root: Path) -> list[Path]:
-    """Return the folders and GGUF files that paths and glob patterns name, each once; what one pattern matches comes in natural order.
-
-    Natural order takes numbers as numbers: checkpoint-200 before checkpoint-1000. A training run's folder that is not a
-    checkpoint itself stands for its checkpoint-N folders. Relative patterns are relative to `root`. Raises `CheckpointError`
-    for a path that is no folder and for a pattern that matches none.
-    """
-    return list(_expand(patterns, root)[0])
 
 
 def _expand(patterns: Sequence[str], root: Path) -> tuple[dict[Path, bool], dict[Path, Path]]:

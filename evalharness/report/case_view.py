@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 
@@ -14,7 +14,7 @@ from evalharness.api.options import GenerationOptions
 from evalharness.report.terminal import print_fields, print_heading, print_text
 from evalharness.report.text import number_text, one_line, plural
 from evalharness.runs.run_file import read_samples
-from evalharness.runs.schema import Generation, Row, entries_of, generations_of, mapping, text_of
+from evalharness.runs.schema import Generation, Row, entries_of, generations_of, items_of, mapping, text_of
 
 NUM_CANDIDATES = 20
 _ALL_IDS = 100_000
@@ -76,8 +76,8 @@ def print_row(console: Console, row: Row) -> None:
         print_text(console, "prompt", text_of(generations[0].get("prompt_text")))
     for image in entries_of(generations[0].get("images")) if generations else ():
         print_fields(console, {"image": " ".join(f"{name}={text_of(value)}" for name, value in image.items())})
-    for step, requests in enumerate(row["steps"] if isinstance(row.get("steps"), list) else [], 1):
-        for number, answer in enumerate(entries_of(cast("list[Generation]", requests)), 1):
+    for step, requests in enumerate(items_of(row.get("steps")), 1):
+        for number, answer in enumerate(entries_of(items_of(requests)), 1):
             _print_generation(console, f"step {step}.{number}: ", answer)
     for number, generation in enumerate(generations, 1):
         _print_generation(console, f"sample {number}: " if len(generations) > 1 else "", generation)
@@ -92,10 +92,7 @@ def _print_generation(console: Console, prefix: str, generation: Generation) -> 
     tokens = f"{text_of(generation.get('num_prompt_tokens'))} + {text_of(generation.get('num_completion_tokens'))} tokens"
     stop = generation.get("stop_reason")
     finish = text_of(generation.get("finish_reason")) + ("" if stop is None else f" ({text_of(stop)})")
-    print_fields(
-        console,
-        {"finish": f"{finish}, {tokens}", "seed": generation.get("seed"), "fallback": generation.get("fallback")},
-    )
+    print_fields(console, {"finish": f"{finish}, {tokens}", "seed": generation.get("seed"), "fallback": generation.get("fallback")})
 
 
 def print_answer(console: Console, row: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TextIO
 from evalharness.report.findings import gate_state
 from evalharness.report.tables import Codes, RunTables, Summary
 from evalharness.report.text import csv_cell
-from evalharness.runs.schema import Row, entries_of, generations_of, mapping, text_of
+from evalharness.runs.schema import Row, entries_of, generations_of, items_of, mapping, text_of
 
 REPORT_COLUMNS = ["eval", "test", "engine", "group_key", "group_value", "kind", "metric", "value", "stderr", "low", "high", "interval", "n"]
 """`kind`: score (mean of a score), count (of cases), aggregate, gate (`metric` is its expression, `value` what was
@@ -127,8 +127,7 @@ def _generation_cells(row: Row) -> list[str]:
     generations = generations_of(row)
     generation = generations[0] if generations else {}
     cells = [csv_cell(generation.get(name)) for name in _GENERATION_COLUMNS]
-    ignored = generation.get("ignored_options")
-    cells.append(csv_cell(", ".join(map(text_of, ignored))) if isinstance(ignored, list) else "")
+    cells.append(csv_cell(", ".join(map(text_of, items_of(generation.get("ignored_options"))))))
     text = text_of(generation.get("text"))
     cells += str(len(generations)), str(len(text)) if generations else "", csv_cell(text), csv_cell(generation.get("raw_text"))
     return cells

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from evalharness.api.errors import BROKEN
 from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import one_line, plural, share_text
-from evalharness.runs.schema import EvalEntry, GateVerdict, RunFile, entries_of, mapping, text_of
+from evalharness.runs.schema import EvalEntry, GateVerdict, RunFile, entries_of, items_of, mapping, text_of
 
 MAX_FINDINGS = 30
 FEW_CASES = 10
@@ -19,8 +19,12 @@ FEW_CASES = 10
 SAME_TEXT_CASES = 3
 """From this many cases on, one and the same answer to all of them is worth a sentence."""
 NUM_CASES_IN_REMARK = 3
-NOTABLE_LENGTH_CAP = 0.05
-"""From this share of answers on, hitting the length cap is worth a sentence."""
+_NOTABLE = {
+    "length_cap": (0.05, "hit the length cap and may be cut off"),
+    "empty": (0.0, "are empty"),
+    "unclosed": (0.0, "never stop thinking and give no answer (--max-thinking-tokens limits that)"),
+}
+"""From which share of answers on a count is worth a sentence."""
 
 
 def verdict(tables: RunTables) -> tuple[str, str]:
@@ -54,8 +58,7 @@ def verdict(tables: RunTables) -> tuple[str, str]:
 
 def _what_broke(run: RunFile) -> str:
     """Return why a run in which no sample failed has no verdict."""
-    problems = run.get("problems")
-    num = len(problems) if isinstance(problems, list) else 0
+    num = len(items_of(run.get("problems")))
     return "something other than a sample broke" + (f": {plural(num, 'problem')} of the run" if num else "")
 
 
@@ -69,8 +72,8 @@ def _unfinished(tables: RunTables) -> bool:
     return bool(tables.run) and not tables.run.get("finished_at")
 
 
-def findings(tables: RunTables) -> list[str]:
-    """Return the caveats of a run; empty where there are none."""
+def findings(tables: RunTables, *, capitals: bool = False) -> list[str]:
+    """Return the caveats of a run, with `capitals` as sentences but for those that begin with a name; empty where there are none."""
     of_rows: tuple[Callable[[RunTables], Iterator[str]], ...] = (
         _coverage, _data, _malformed, _same_answers, _same_checkpoints, _unanswered, _cut_answers, _deviations, _few_cases,
     )  # fmt: skip
@@ -81,16 +84,14 @@ def findings(tables: RunTables) -> list[str]:
     if len(caveats) > MAX_FINDINGS:
         left_out = len(caveats) - MAX_FINDINGS
         caveats = [*caveats[:MAX_FINDINGS], f"{left_out} more caveats are left out; report.csv has the counts of every line"]
-    return caveats
+    return [line[0].upper() + line[1:] if capitals and line.startswith(("all ", "the ")) else line for line in caveats]
 
 
 def _data(tables: RunTables) -> Iterator[str]:
     """Yield what the loaders of the cases warned of."""
     for entry in entries_of(tables.run.get("evals")):
-        notices = entry.get("notices")
-        yield from (
-            one_line(f"{text_of(entry.get('name'))}: {text_of(notice)}", 400) for notice in (notices if isinstance(notices, list) else ())
-        )
+        for notice in items_of(entry.get("notices")):
+            yield one_line(f"{text_of(entry.get('name'))}: {text_of(notice)}", 400)
 
 
 def _groups(tables: RunTables) -> Iterator[tuple[str, dict[str, int]]]:
@@ -100,10 +101,9 @@ def _groups(tables: RunTables) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def _problems(tables: RunTables) -> Iterator[str]:
-    yield from tables.collected.notes
+    yield from tables.notes
     yield from rescored_remarks(tables.run)
-    problems = tables.run.get("problems")
-    yield from (one_line(text_of(problem), 300) for problem in (problems if isinstance(problems, list) else ()))
+    yield from (one_line(text_of(problem), 300) for problem in items_of(tables.run.get("problems")))
     if tables.run.get("rebuilt") is True:
         missing = "aggregates, tables and output files are missing"
         yield f"the run did not finish: this report was made from its journal, no gate passes, and {missing}"
@@ -142,11 +142,8 @@ def _code_changes(run: RunFile, origin: Mapping[str, Any]) -> Iterator[str]:
 
 def rescored_changes(origin: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str], str]]:
     """Yield eval, what differs, the cases and the first one's detail, for each way in which cases of a rescored run changed."""
-    changes = origin.get("changes")
-    for change in changes if isinstance(changes, list) else ():
-        entry = mapping(change)
-        cases = entry.get("cases")
-        if isinstance(cases, list) and cases:
+    for entry in entries_of(items_of(origin.get("changes"))):
+        if cases := items_of(entry.get("cases")):
             yield text_of(entry.get("eval")), text_of(entry.get("what")), list(map(text_of, cases)), text_of(entry.get("first"))
 
 
@@ -162,27 +159,25 @@ def _coverage(tables: RunTables) -> Iterator[str]:
     counted = [count for count in mapping(tables.run.get("counts")).values() if isinstance(count, int)]
     if counted and sum(counted) != tables.num_rows:
         yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {tables.num_rows:,}: the two files do not match"
-    if tables.collected.num_duplicates:
-        rows = plural(tables.collected.num_duplicates, "duplicate row")
+    if tables.num_duplicates:
+        rows = plural(tables.num_duplicates, "duplicate row")
         yield f"{rows} of a case × test × engine that has one already: counted all the same"
-    for outcome, count in sorted(tables.collected.unknown_outcomes.items()):
+    for outcome, count in sorted(tables.unknown_outcomes.items()):
         yield f"{plural(count, 'row')} with the unknown outcome '{outcome}': counted as other, never scored"
 
 
 def _asks_baseline(entry: EvalEntry) -> bool:
     tests = mapping(entry.get("tests")).values()
-    return any(text_of(gate).startswith("no_regression") for gates in tests if isinstance(gates, list) for gate in gates)
+    return any(text_of(gate).startswith("no_regression") for gates in tests for gate in items_of(gates))
 
 
 def _malformed(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
         failed, judged = counts["malformed"], counts["form_judged"]
-        if failed == judged > 0:
-            yield f"{share_text(failed, judged)} answers of {where} are malformed (valid is 0): its other scores may say little"
-        elif failed * 2 >= judged > 0:
-            yield f"{share_text(failed, judged)} answers of {where} are malformed (valid is 0): its scores may be mostly about form"
-        elif failed:
-            yield f"{share_text(failed, judged)} answers of {where} {'is' if failed == 1 else 'are'} malformed (valid is 0)"
+        if failed:
+            most = ": its other scores may say little" if failed == judged else ": its scores may be mostly about form"
+            are = "are" if failed > 1 or failed * 2 >= judged else "is"
+            yield f"{share_text(failed, judged)} answers of {where} {are} malformed (valid is 0){most if failed * 2 >= judged else ''}"
 
 
 def _same_answers(tables: RunTables) -> Iterator[str]:
@@ -194,7 +189,7 @@ def _same_answers(tables: RunTables) -> Iterator[str]:
 
 def _same_checkpoints(tables: RunTables) -> Iterator[str]:
     """Pairs of checkpoints in which every common case got the same answer: most often one checkpoint under two names."""
-    checkpoints = tables.collected.checkpoints
+    checkpoints = tables.checkpoints
     first: dict[tuple[str, frozenset[tuple[str, int]]], str] = {}
     for (eval_name, engine), answers in tables.answers.items():
         by_case = dict(reversed(answers))  # of a case that was answered twice, the first
@@ -207,12 +202,10 @@ def _same_checkpoints(tables: RunTables) -> Iterator[str]:
 
 def _unanswered(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
-        error, invalid = (f"{share_text(counts[name], counts['cases'])} cases of {where}" for name in ("error", "invalid"))
-        if counts["error"]:
-            yield f"{error} ended in an infrastructure error: not counted in any mean"
-        if counts["invalid"]:
-            yield f"{invalid} could not be run (invalid): not counted in any mean"
-    for group in tables.collected.problems.values():
+        for name, what in (("error", "ended in an infrastructure error"), ("invalid", "could not be run (invalid)")):
+            if counts[name]:
+                yield f"{share_text(counts[name], counts['cases'])} cases of {where} {what}: not counted in any mean"
+    for group in tables.problems.values():
         if group.outcome == "skip":
             reason = one_line(group.problem or "no reason was recorded", 200)
             yield f"{plural(group.count, 'case')} of {group.eval} on {group.engine} skipped: {reason}"
@@ -220,27 +213,21 @@ def _unanswered(tables: RunTables) -> Iterator[str]:
 
 def _cut_answers(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
-        answered = counts["answered"]
-        if counts["length_cap"] and counts["length_cap"] >= NOTABLE_LENGTH_CAP * answered:
-            yield f"{share_text(counts['length_cap'], answered)} answers of {where} hit the length cap and may be cut off"
-        if counts["empty"]:
-            yield f"{share_text(counts['empty'], answered)} answers of {where} are empty"
-        if counts["unclosed"]:
-            share = share_text(counts["unclosed"], answered)
-            yield f"{share} answers of {where} never stop thinking and give no answer (--max-thinking-tokens limits that)"
+        for name, (least, what) in _NOTABLE.items():
+            if counts[name] and counts[name] >= least * counts["answered"]:
+                yield f"{share_text(counts[name], counts['answered'])} answers of {where} {what}"
 
 
 def _deviations(tables: RunTables) -> Iterator[str]:
-    names = tables.collected.engines.names
-    for engine, count in tables.collected.cached.items():
+    names = tables.engines.names
+    for engine, count in tables.cached.items():
         yield f"{plural(count, 'answer')} of {names[engine]} came from the cache of earlier answers, so their times mean nothing"
-    for (engine, backend), count in tables.collected.fallbacks.items():
+    for (engine, backend), count in tables.fallbacks.items():
         yield f"{plural(count, 'answer')} of {names[engine]} came from the fallback backend {backend}, not from the one requested"
-    for (engine, option), count in tables.collected.ignored_options.items():
+    for (engine, option), count in tables.ignored_options.items():
         yield f"{names[engine]} ignored the option {option} in {plural(count, 'answer')}"
     for entry in entries_of(tables.run.get("engines")):
-        not_taken = entry.get("options_not_taken")
-        if isinstance(not_taken, list) and not_taken:
+        if not_taken := items_of(entry.get("options_not_taken")):
             options = ", ".join("--" + text_of(name).replace("_", "-") for name in not_taken)
             yield f"{text_of(entry.get('id'))} was run without {one_line(options, 300)}: its backend does not support it"
 

@@ -13,7 +13,8 @@ from evalharness.api.checks import short_hash
 from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
 from evalharness.report.tables import OUTCOMES, RunTables
-from evalharness.report.text import code_block, markdown_cell, number_text, plural, terminal_text
+from evalharness.report.text import code_block, markdown_cell, number_text, plural, terminal_text, when_finite
+from evalharness.runs.command_line import HIDDEN
 from evalharness.runs.schema import GateVerdict, RunFile, Throughput, WorkerEntry, entries_of, mapping, text_of
 
 _HEADERS = ["worker", "devices", "loads", "swaps", "units", "loading (s)", "generating (s)", "idle"]
@@ -76,23 +77,12 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
     """Yield verdict, counts, and caveats."""
     word, sentence = verdict(tables)
     yield f"**{word}**: {markdown_cell(sentence, 1000)}."
-    codes = tables.collected
-    num_cases = sum(tables.num_cases.values())
     counts = [f"{count:,} {name}" for name in (*OUTCOMES, "other") if (count := tables.total(name))]
-    yield (
-        f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}, "
-        f"{plural(tables.num_rows, 'sample')}{': ' if counts else ''}{', '.join(counts)}."
-    )
-    remarks = findings(tables)
-    if remarks:
+    yield f"{tables.extent()}, {plural(tables.num_rows, 'sample')}{': ' if counts else ''}{', '.join(counts)}."
+    if caveats := findings(tables, capitals=True):
         yield "Caveats:"
-        yield "\n".join(f"- {markdown_cell(_capital(remark), 500)}." for remark in remarks)
+        yield "\n".join(f"- {markdown_cell(caveat, 500)}." for caveat in caveats)
     yield _FILES_NOTE
-
-
-def _capital(sentence: str) -> str:
-    """Return the sentence with a capital, unless it begins with a name."""
-    return sentence[0].upper() + sentence[1:] if re.match(r"(all|the) ", sentence) else sentence
 
 
 def gate_blocks(tables: RunTables) -> Iterator[str]:
@@ -140,7 +130,7 @@ def _output_files(tables: RunTables) -> Iterator[str]:
 def _problems(tables: RunTables) -> Iterator[str]:
     titles = {"error": "Errors", "invalid": "Invalid", "fail": "Failures", "other": "Unknown outcomes", "skip": "Skipped", "miss": "Misses"}
     for outcome, title in titles.items():
-        groups = sorted((group for group in tables.collected.problems.values() if group.outcome == outcome), key=lambda group: -group.count)
+        groups = sorted((group for group in tables.problems.values() if group.outcome == outcome), key=lambda group: -group.count)
         if groups:
             yield f"## {title}"
             lines = []
@@ -168,21 +158,17 @@ def _throughput(tables: RunTables) -> Iterator[str]:
 
 
 def _throughput_line(entry: Throughput) -> list[str]:
-    workers, seconds = _count(entry.get("num_workers")), _count(entry.get("generation_s"))
-    prompt, completion = _count(entry.get("num_prompt_tokens")), _count(entry.get("num_completion_tokens"))
-    counts = (_count(entry.get("num_generations")), prompt, completion)
+    counts = [entry.get("num_generations"), entry.get("num_prompt_tokens"), entry.get("num_completion_tokens")]
+    seconds = when_finite(entry.get("generation_s"))
+    prompt, completion = map(when_finite, counts[1:])
     total = None if prompt is None or completion is None else prompt + completion
-    rates = [None if count is None or not seconds else count / seconds for count in (completion, total)]
-    shown = [None if workers is None else f"{workers:,}", None if seconds is None else f"{seconds:,.2f}"]
-    shown += [None if count is None else f"{count:,}" for count in counts]
-    shown += [None if rate is None else f"{rate:,.1f}" for rate in rates]
-    return [markdown_cell(text_of(entry.get("engine"))), *(cell or "-" for cell in shown)]
+    rates = [count / seconds if count is not None and seconds else None for count in (completion, total)]
+    cells = [_number(entry.get("num_workers"), ","), _number(seconds, ",.2f"), *(_number(count, ",") for count in counts)]
+    return [markdown_cell(text_of(entry.get("engine"))), *cells, *(_number(rate, ",.1f") for rate in rates)]
 
 
-def _count(value: float | None) -> float | None:
-    return value if isinstance(value, (int, float)) else None
-
-
+SECRET = re.compile(r"(?:^|_)(?:keys?|token|secrets?|password|passwd|credentials?|auth\w*)$", re.IGNORECASE)
+"""Names of options whose values are not shown."""
 _ENGINE_FACTS = {"checkpoint_path": "path", "fingerprint": "fingerprint", "backend": "backend", "template_sha256": "template"}
 
 
@@ -236,14 +222,27 @@ def _engine_table(run: RunFile) -> Iterator[str]:
 
 
 def _option_table(run: RunFile) -> Iterator[str]:
-    config = {name: mapping(option) for name, option in mapping(run.get("config")).items()}
-    chosen = {name: option for name, option in config.items() if option.get("origin", "default") != "default"}
-    if config:
+    chosen, default = option_lines(run)
+    if chosen or default:
         yield "### Options"
         yield "Set for this run; every other option has its default (run.json lists all)." if chosen else "Every option has its default."
     if chosen:
-        lines = [(name, value_text(option.get("value")), text_of(option["origin"])) for name, option in chosen.items()]
-        yield markdown_table(["option", "value", "set by"], [[markdown_cell(cell) for cell in line] for line in lines], 3)
+        yield markdown_table(["option", "value", "set by"], [[markdown_cell(cell) for cell in line] for line in chosen], 3)
+
+
+def option_lines(run: RunFile) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
+    """Return name, value and origin of the options that were set, and of those that have their default.
+
+    No option holds a secret; one whose name says that it does is shown without its value all the same.
+    """
+    chosen: list[tuple[str, str, str]] = []
+    default: list[tuple[str, str, str]] = []
+    for name, option in mapping(run.get("config")).items():
+        entry = mapping(option)
+        origin = text_of(entry.get("origin")) or "default"
+        value = HIDDEN if SECRET.search(name) and entry.get("value") is not None else value_text(entry.get("value"))
+        (default if origin == "default" else chosen).append((name, value, origin))
+    return chosen, default
 
 
 def value_text(value: object) -> str:
@@ -287,7 +286,7 @@ def _rerun(tables: RunTables) -> Iterator[str]:
     if command:
         yield "## Run it again"
         yield code_block([command])
-        if tables.collected.problems:
+        if tables.problems:
             yield "To run a single case, put its node id (in samples.csv), quoted, in place of the folder."
 
 

@@ -9,9 +9,9 @@ from typing import Any, TextIO, TypeVar
 
 from tabulate import tabulate
 
-from evalharness.report.tables import Codes, RunTables, Summary
+from evalharness.report.tables import COUNTS, Codes, RunTables, Summary
 from evalharness.report.text import csv_cell, markdown_cell, number_text, plural, score_text
-from evalharness.runs.schema import entries_of, mapping, text_of
+from evalharness.runs.schema import entries_of, items_of, mapping, text_of
 
 _Line = TypeVar("_Line")
 
@@ -20,20 +20,7 @@ NUM_SCORE_COLUMNS = 8
 NUM_TAG_KEYS = 8
 NUM_TAG_LINES = 40
 
-_VALIDITY = {
-    "cases": "cases",
-    "malformed": "malformed",
-    "length_cap": "hit length cap",
-    "empty": "empty",
-    "unclosed": "unclosed thoughts",
-    "invalid": "invalid",
-    "error": "errors",
-    "skip": "skipped",
-    "pass": "pass",
-    "miss": "miss",
-    "fail": "fail",
-    "other": "unknown outcome",
-}
+_VALIDITY = ("cases", "malformed", "length_cap", "empty", "unclosed", "invalid", "error", "skip", "pass", "miss", "fail", "other")
 _ALWAYS_SHOWN = ("cases", "malformed", "length_cap", "empty", "invalid", "error")
 _SCORE_NOTE = (
     "Scores are means over the cases that have one (n) with a 95 % interval: Wilson's where every case scores 0 or 1, a bootstrap"
@@ -63,7 +50,7 @@ def score_sections(tables: RunTables) -> Iterator[str]:
 
 def breakdown_sections(tables: RunTables) -> Iterator[str]:
     """Yield the section with one table per test and tag key; it names omitted parts."""
-    if not tables.collected.tags:
+    if not tables.row_tags:
         return
     yield "## Breakdowns"
     for test in tests_of(tables.tag_counts):
@@ -76,7 +63,7 @@ def breakdown_sections(tables: RunTables) -> Iterator[str]:
                 {(value, engine): line for (engine, tag, value), line in counts.items() if tag == key},
                 {(value, engine, metric): line for (engine, tag, value, metric), line in scores.items() if tag == key},
                 metrics[:NUM_SCORE_COLUMNS],
-                tables.collected.tag_values,
+                tables.tag_values,
             )
         if len(metrics) > NUM_SCORE_COLUMNS:
             yield f"{plural(len(metrics) - NUM_SCORE_COLUMNS, 'more score')} by tag left out here; report.csv has them."
@@ -99,10 +86,7 @@ def _part(table: Mapping[tuple[str, ...], _Line], test: tuple[str, str]) -> dict
 
 
 def _breakdown(
-    counts: Mapping[tuple[str, ...], Mapping[str, int]],
-    scores: Mapping[tuple[str, ...], Summary],
-    metrics: list[str],
-    values: Codes,
+    counts: Mapping[tuple[str, ...], Mapping[str, int]], scores: Mapping[tuple[str, ...], Summary], metrics: list[str], values: Codes
 ) -> Iterator[str]:
     """Yield the table of one tag key, engines side by side; the values with the most cases if there are too many lines."""
     order = sorted(counts, key=lambda key: values.of(key[0]))
@@ -135,7 +119,7 @@ def _score_tables(
             ]
             for key, row in counts.items()
         ]
-        headers = [*by, *(markdown_cell(name, 60) for name in shown), *(_VALIDITY[name] for name in validity)]
+        headers = [*by, *(markdown_cell(name, 60) for name in shown), *(COUNTS[name] for name in validity)]
         yield markdown_table(headers, lines, len(by))
 
 
@@ -169,13 +153,8 @@ def tables_by_title(tables: RunTables) -> dict[tuple[str, str, str], dict[str, _
     for entry in entries_of(tables.run.get("tables")):
         key = (text_of(entry.get("eval")), text_of(entry.get("test")), text_of(entry.get("title")))
         lines = grouped.setdefault(key, {}).setdefault(text_of(entry.get("engine")), [])
-        lines += _lines_of(entry)
+        lines += map(mapping, items_of(entry.get("rows")))
     return grouped
-
-
-def _lines_of(entry: Mapping[str, Any]) -> _Lines:
-    lines = entry.get("rows")
-    return [mapping(line) for line in lines] if isinstance(lines, list) else []
 
 
 def _table(engines: Mapping[str, _Lines]) -> Iterator[str]:
@@ -230,6 +209,6 @@ def write_tables_csv(tables: RunTables, file: TextIO) -> None:
     write(TABLE_COLUMNS)
     for entry in entries_of(tables.run.get("tables")):
         names = [csv_cell(text_of(name)) for name in (entry.get("eval"), entry.get("test"), entry.get("engine"), entry.get("title"))]
-        for number, line in enumerate(_lines_of(entry), start=1):
+        for number, line in enumerate(map(mapping, items_of(entry.get("rows"))), start=1):
             for column, value in line.items():
                 write([*names, number, csv_cell(column), csv_cell(value)])

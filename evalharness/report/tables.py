@@ -4,8 +4,8 @@ Knows nothing of how tables are shown.
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ import numpy as np
 from evalharness.analysis.statistics.intervals import cluster_sums, cluster_variance, group_codes, mean_intervals
 from evalharness.report.text import one_line, plural, printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
-from evalharness.runs.schema import Generation, Row, RunFile, entries_of, generations_of, mapping, text_of
+from evalharness.runs.schema import Generation, Row, RunFile, entries_of, generations_of, items_of, mapping, text_of
 
 OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")
 """Every outcome a row may have; anything else is counted as "other"."""
@@ -37,22 +37,17 @@ class Codes:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self._safe: dict[str, int] = {}
-        self._seen: dict[Any, int] = {}
+        self._codes: dict[str, int] = {}
 
-    def of(self, name: object) -> int:
+    def of(self, name: Any) -> int:
         """Return the number of a name."""
-        code = self._seen.get(name) if isinstance(name, str) else None
-        return self._add(name) if code is None else code
-
-    def _add(self, name: Any) -> int:
-        text = printable(text_of(name))
-        code = self._safe.get(text)
+        text = text_of(name)
+        code = self._codes.get(text)
         if code is None:
-            code = self._safe[text] = len(self.names)
-            self.names.append(text)
-        if isinstance(name, str):
-            self._seen[name] = code
+            safe = printable(text)
+            code = self._codes[text] = self._codes.setdefault(safe, len(self.names))
+            if code == len(self.names):
+                self.names.append(safe)
         return code
 
 
@@ -66,169 +61,22 @@ class ProblemGroup:
     problem: str
     excerpt: str
     number: int = 0
-    """Its place among the groups of the run; `Collected.row_problems` has it for each row."""
+    """Its place among the groups of the run; `RunTables.row_problems` has it for each row."""
     count: int = 0
     nodeids: list[str] = field(default_factory=list)
 
 
-@dataclass
-class Collected:
-    """Columns of equal length: one entry per row, per row × score, per row × tag. Codes point into the `Codes` of that name."""
-
-    run_dir: Path
-    run: RunFile
-    notes: list[str]
-    evals: Codes = field(default_factory=Codes)
-    tests: Codes = field(default_factory=Codes)
-    engines: Codes = field(default_factory=Codes)
-    checkpoints: dict[str, str] = field(default_factory=dict)
-    """Checkpoint by engine."""
-    score_names: Codes = field(default_factory=Codes)
-    tag_keys: Codes = field(default_factory=Codes)
-    tag_values: Codes = field(default_factory=Codes)
-    row_keys: list[tuple[int, int, int]] = field(default_factory=list)
-    """eval, test and engine of each row."""
-    outcomes: list[str] = field(default_factory=list)
-    case_ids: list[str] = field(default_factory=list)
-    groups: list[str | None] = field(default_factory=list)
-    """What joins cases that belong together."""
-    text_hashes: list[int | None] = field(default_factory=list)
-    """What each row was answered, as a hash; None where there is no generation."""
-    counts: Counter[tuple[tuple[int, ...], tuple[str, ...]]] = field(default_factory=Counter)
-    """Number of rows by eval, test and engine, and by those of `COUNTS` in which they count."""
-    tag_counts: Counter[tuple[tuple[int, ...], tuple[str, ...]]] = field(default_factory=Counter)
-    """The same by eval, test, engine, tag key and tag value."""
-    scores: list[tuple[int, int, float]] = field(default_factory=list)
-    """row, score name, value."""
-    tags: list[tuple[int, int, int]] = field(default_factory=list)
-    """row, tag key, tag value."""
-    problems: dict[tuple[str, int, int, str], ProblemGroup] = field(default_factory=dict)
-    row_problems: list[int] = field(default_factory=list)
-    """The group of each row's problem, -1 for a row that passed."""
-    unknown_outcomes: Counter[str] = field(default_factory=Counter)
-    ignored_options: Counter[tuple[int, str]] = field(default_factory=Counter)
-    fallbacks: Counter[tuple[int, str]] = field(default_factory=Counter)
-    cached: Counter[int] = field(default_factory=Counter)
-    """Answers by engine that were not generated in this run."""
-    unusable: Counter[str] = field(default_factory=Counter)
-    num_duplicates: int = 0
-
-
-def collect(run_dir: Path, rows: Iterable[Row] | None = None) -> Collected:
-    """Return the columns of a run, from samples.jsonl or its `rows`. Raises `RecordError` where `read_run` and `read_samples` do."""
-    notes: list[str] = []
-    collected = Collected(run_dir, read_run(run_dir, notes), notes)
-    seen: set[tuple[int, int, int, str]] = set()
-    for row in read_samples(run_dir, notes) if rows is None else rows:
-        _add_row(collected, row, seen)
-    for what, count in collected.unusable.items():
-        notes.append(f"{what}: left out of every mean ({plural(count, 'time')})")
-    return collected
-
-
-def _add_row(collected: Collected, row: Row, seen: set[tuple[int, int, int, str]]) -> None:
-    number = len(collected.row_keys)
-    key = (collected.evals.of(row.get("eval")), collected.tests.of(row.get("test")), collected.engines.of(row.get("engine")))
-    case_id = text_of(row.get("case_id"))
-    collected.row_keys.append(key)
-    collected.case_ids.append(printable(case_id))
-    if (*key, case_id) in seen:
-        collected.num_duplicates += 1
-    seen.add((*key, case_id))
-    collected.groups.append(None if row.get("group") is None else text_of(row["group"]))
-    if len(collected.checkpoints) < len(collected.engines.names):
-        collected.checkpoints.setdefault(collected.engines.names[key[2]], printable(text_of(row.get("checkpoint"))))
-    generations = generations_of(row)
-    outcome = _outcome(collected, row.get("outcome"))
-    collected.outcomes.append(outcome)
-    collected.row_problems.append(-1 if outcome == "pass" else _add_problem(collected, key, outcome, row, generations))
-    validity = _add_generations(collected, key[2], generations)
-    counted = ("cases", outcome, *validity, *_add_scores(collected, number, outcome, row.get("scores")))
-    collected.counts[key, counted] += 1
-    for name, value in mapping(row.get("tags")).items():
-        tag = collected.tag_keys.of(name), collected.tag_values.of(value)
-        collected.tags.append((number, *tag))
-        collected.tag_counts[(*key, *tag), counted] += 1
-
-
-def _outcome(collected: Collected, outcome: str | None) -> str:
-    if isinstance(outcome, str) and outcome in OUTCOMES:
-        return outcome
-    collected.unknown_outcomes[terminal_text(text_of(outcome), 40)] += 1
-    return "other"
-
-
-def _add_generations(collected: Collected, engine: int, generations: list[Generation]) -> Iterable[str]:
-    """Note the generations of a row; return those of `COUNTS` in which it counts for them."""
-    if not generations:
-        collected.text_hashes.append(None)
-        return ()
-    validity = {"answered": True}
-    texts: list[Any] = []  # of a given response, which is the same everywhere, its scores are the answer
-    for generation in generations:
-        text = text_of(generation.get("text"))
-        texts.append((text, str(generation.get("logprobs"))) if generation.get("finish_reason") == "scored" else text)
-        if generation.get("finish_reason") == "length":
-            validity["length_cap"] = True
-        if not text or text.isspace():
-            validity["empty"] = True
-        if mapping(generation.get("thinking")).get("is_closed") is False:
-            validity["unclosed"] = True
-        if generation.get("fallback"):
-            validity["fallback"] = True
-            collected.fallbacks[engine, printable(text_of(generation["fallback"]))] += 1
-        if generation.get("cached") is True:
-            collected.cached[engine] += 1
-        ignored = generation.get("ignored_options")
-        for name in ignored if isinstance(ignored, list) else ():
-            collected.ignored_options[engine, printable(text_of(name))] += 1
-    collected.text_hashes.append(hash(tuple(texts)))
-    return validity
-
-
-def _add_scores(collected: Collected, number: int, outcome: str, scores: Mapping[str, float] | None) -> Iterable[str]:
-    """Note the scores of a row; return those of `COUNTS` in which it counts for its score `valid`."""
-    verdicts: tuple[str, ...] = ()
-    for name, value in mapping(scores).items():
-        code = collected.score_names.of(name)
-        try:
-            score = float(value) if isinstance(value, (int, float)) else math.nan
-        except OverflowError:
-            score = math.inf
-        if outcome not in _SCORED:
-            collected.unusable[f"a score of a case that ended as {outcome}"] += 1
-        elif math.isfinite(score):
-            collected.scores.append((number, code, score))
-            if name == "valid":
-                verdicts = ("form_judged",) if score else ("form_judged", "malformed")
-        else:
-            collected.unusable[f"score '{one_line(name, 60)}' is not a finite number"] += 1
-    return verdicts
-
-
-def _add_problem(collected: Collected, key: tuple[int, int, int], outcome: str, row: Row, generations: list[Generation]) -> int:
-    """Count the row with those of its kind; return the number of the group."""
-    problem = text_of(row.get("problem"))
-    reason = (outcome, key[0], key[2], _VARYING.sub("…", problem[:_PROBLEM_CHARS]))
-    group = collected.problems.get(reason)
-    if group is None:
-        text = text_of(generations[0].get("text")) if generations else ""
-        group = collected.problems[reason] = ProblemGroup(
-            outcome,
-            collected.evals.names[key[0]],
-            collected.engines.names[key[2]],
-            one_line(problem, _PROBLEM_CHARS),
-            terminal_text(text, _EXCERPT_CHARS),
-            len(collected.problems),
-        )
-    group.count += 1
-    if len(group.nodeids) < NUM_NODEIDS:
-        group.nodeids.append(terminal_text(text_of(row.get("nodeid")), 200))
-    return group.number
-
-
-COUNTS = ["cases", *OUTCOMES, "other", "answered", "form_judged", "malformed", "length_cap", "empty", "fallback", "unclosed"]
-"""Countable facts of rows: outcomes, and the validity of what was answered.
+COUNTS = {"cases": "cases", "pass": "pass", "miss": "miss", "fail": "fail", "invalid": "invalid", "error": "errors", "skip": "skipped"} | {
+    "other": "unknown outcome",
+    "answered": "answered",
+    "form_judged": "form judged",
+    "malformed": "malformed",
+    "length_cap": "hit length cap",
+    "empty": "empty",
+    "fallback": "by the fallback backend",
+    "unclosed": "unclosed thoughts",
+}
+"""Countable facts of rows and their titles: outcomes, and the validity of what was answered.
 
 `form_judged` rows have a score `valid`, `malformed` have it at 0; `length_cap` and `empty` rows have at least one
 generation that hit the cap, or whose text is empty or white space, `unclosed` ones thinking that never ends.
@@ -251,38 +99,73 @@ class Summary(NamedTuple):
     is_rate: bool
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class RunTables:
-    """A run in tables: mappings from the names that a line stands for, in the order of the first use of the names."""
+    """A run in columns and in tables.
 
-    collected: Collected
-    derived: dict[str, list[str]] = field(default_factory=dict, compare=False, repr=False)
+    Columns are of equal length: one entry per row, per row × score, per row × tag; codes point into the `Codes` of that name. Tables
+    are mappings from the names that a line stands for, in the order of the first use of the names.
+    """
+
+    run_dir: Path
+    run: RunFile
+    notes: list[str]
+    evals: Codes = field(default_factory=Codes)
+    tests: Codes = field(default_factory=Codes)
+    engines: Codes = field(default_factory=Codes)
+    checkpoints: dict[str, str] = field(default_factory=dict)
+    """Checkpoint by engine."""
+    score_names: Codes = field(default_factory=Codes)
+    tag_keys: Codes = field(default_factory=Codes)
+    tag_values: Codes = field(default_factory=Codes)
+    row_keys: list[tuple[int, int, int]] = field(default_factory=list)
+    """eval, test and engine of each row."""
+    outcomes: list[str] = field(default_factory=list)
+    case_ids: list[str] = field(default_factory=list)
+    groups: list[str | None] = field(default_factory=list)
+    """What joins cases that belong together."""
+    text_hashes: list[int | None] = field(default_factory=list)
+    """What each row was answered, as a hash; None where there is no generation."""
+    counted: Counter[tuple[tuple[int, ...], tuple[str, ...]]] = field(default_factory=Counter)
+    """Number of rows by eval, test and engine, and by those of `COUNTS` in which they count."""
+    tag_counted: Counter[tuple[tuple[int, ...], tuple[str, ...]]] = field(default_factory=Counter)
+    """The same by eval, test, engine, tag key and tag value."""
+    row_scores: list[tuple[int, int, float]] = field(default_factory=list)
+    """row, score name, value."""
+    row_tags: list[tuple[int, int, int]] = field(default_factory=list)
+    """row, tag key, tag value."""
+    problems: dict[tuple[str, int, int, str], ProblemGroup] = field(default_factory=dict)
+    row_problems: list[int] = field(default_factory=list)
+    """The group of each row's problem, -1 for a row that passed."""
+    unknown_outcomes: Counter[str] = field(default_factory=Counter)
+    ignored_options: Counter[tuple[int, str]] = field(default_factory=Counter)
+    fallbacks: Counter[tuple[int, str]] = field(default_factory=Counter)
+    cached: Counter[int] = field(default_factory=Counter)
+    """Answers by engine that were not generated in this run."""
+    unusable: Counter[str] = field(default_factory=Counter)
+    num_duplicates: int = 0
+    derived: dict[str, list[str]] = field(default_factory=dict, repr=False)
     """Results computed from the rows, kept by name."""
-
-    @property
-    def run_dir(self) -> Path:
-        """The run directory."""
-        return self.collected.run_dir
-
-    @property
-    def run(self) -> RunFile:
-        """run.json; empty if it is missing."""
-        return self.collected.run
 
     @property
     def num_rows(self) -> int:
         """Number of samples."""
-        return len(self.collected.row_keys)
+        return len(self.row_keys)
 
     @cached_property
     def counts(self) -> dict[tuple[str, ...], dict[str, int]]:
         """Number of rows in each of `COUNTS`, by eval, test, engine."""
-        return self._counted(self.collected.counts)
+        return self._counted(self.counted)
 
     @cached_property
     def tag_counts(self) -> dict[tuple[str, ...], dict[str, int]]:
         """The same by eval, test, engine, tag key, tag value."""
-        return self._counted(self.collected.tag_counts)
+        return self._counted(self.tag_counted)
+
+    def extent(self) -> str:
+        """Return "12 cases in 2 evals on 1 engine"."""
+        num_evals, num_engines = len(self.evals.names), len(self.engines.names)
+        return f"{plural(sum(self.num_cases.values()), 'case')} in {plural(num_evals, 'eval')} on {plural(num_engines, 'engine')}"
 
     def total(self, name: str) -> int:
         """Return the number of rows in one of `COUNTS`."""
@@ -291,51 +174,43 @@ class RunTables:
     @cached_property
     def num_cases(self) -> dict[str, int]:
         """Number of different cases by eval."""
-        cases = {(key[0], case_id) for key, case_id in zip(self.collected.row_keys, self.collected.case_ids, strict=True)}
+        cases = {(key[0], case_id) for key, case_id in zip(self.row_keys, self.case_ids, strict=True)}
         by_eval = Counter(code for code, _ in cases)
-        return {self.collected.evals.names[code]: by_eval[code] for code in sorted(by_eval)}
+        return {self.evals.names[code]: by_eval[code] for code in sorted(by_eval)}
 
     @cached_property
     def answers(self) -> dict[tuple[str, str], list[tuple[str, int]]]:
         """Case and hash of the answer of every row that has one, by eval and engine."""
-        columns = self.collected
         answers: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
-        for key, case_id, text_hash in zip(columns.row_keys, columns.case_ids, columns.text_hashes, strict=True):
+        for key, case_id, text_hash in zip(self.row_keys, self.case_ids, self.text_hashes, strict=True):
             if text_hash is not None:
                 answers[key[0], key[2]].append((case_id, text_hash))
-        return {(columns.evals.names[key[0]], columns.engines.names[key[1]]): answers[key] for key in sorted(answers)}
+        return {(self.evals.names[key[0]], self.engines.names[key[1]]): answers[key] for key in sorted(answers)}
 
     @cached_property
     def scores(self) -> dict[tuple[str, ...], Summary]:
         """Each score by eval, test, engine, metric."""
-        keys = self.collected.row_keys
-        return self._summarised((keys[row], row, metric, value) for row, metric, value in self.collected.scores)
+        return self._summarised((self.row_keys[row], row, metric, value) for row, metric, value in self.row_scores)
 
     @cached_property
     def tag_scores(self) -> dict[tuple[str, ...], Summary]:
         """Each score by eval, test, engine, tag key, tag value, metric."""
-        keys = self.collected.row_keys
         tags: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for row, key, value in self.collected.tags:
+        for row, key, value in self.row_tags:
             tags[row].append((key, value))
         return self._summarised(
-            ((*keys[row], *tag), row, metric, score) for row, metric, score in self.collected.scores for tag in tags.get(row, ())
+            ((*self.row_keys[row], *tag), row, metric, score) for row, metric, score in self.row_scores for tag in tags.get(row, ())
         )
 
     def metrics(self, eval_name: str, test: str) -> list[str]:
         """Return the scores of a test: those that its gates ask for, then the others in the order of their first use."""
-        known = sorted({key[3] for key in self.scores if key[:2] == (eval_name, test)}, key=self.collected.score_names.of)
+        known = sorted({key[3] for key in self.scores if key[:2] == (eval_name, test)}, key=self.score_names.of)
         gates = (gate for gate in entries_of(self.run.get("gates")) if gate.get("eval") == eval_name and gate.get("test") == test)
         return [name for name in dict.fromkeys([*(text_of(gate.get("metric")) for gate in gates), *known]) if name in known]
 
-    @property
-    def _levels(self) -> tuple[Codes, ...]:
-        """What the codes of a line's key stand for."""
-        columns = self.collected
-        return columns.evals, columns.tests, columns.engines, columns.tag_keys, columns.tag_values
-
     def _names(self, key: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple(codes.names[code] for codes, code in zip(self._levels, key, strict=False))
+        levels = self.evals, self.tests, self.engines, self.tag_keys, self.tag_values
+        return tuple(codes.names[code] for codes, code in zip(levels, key, strict=False))
 
     def _counted(self, counts: Counter[tuple[tuple[int, ...], tuple[str, ...]]]) -> dict[tuple[str, ...], dict[str, int]]:
         lines: dict[tuple[int, ...], dict[str, int]] = {key: dict.fromkeys(COUNTS, 0) for key in sorted({key for key, _ in counts})}
@@ -347,9 +222,9 @@ class RunTables:
     @cached_property
     def _kinds(self) -> dict[tuple[int, int, int], tuple[bool, bool]]:
         """Whether a score (eval, test, metric) is a rate, and whether it lies within 0…1; a count is neither."""
-        names, keys = self.collected.score_names.names, self.collected.row_keys
+        names, keys = self.score_names.names, self.row_keys
         kinds: dict[tuple[int, int, int], tuple[bool, bool]] = {}
-        for row, metric, value in self.collected.scores:
+        for row, metric, value in self.row_scores:
             key = (*keys[row][:2], metric)
             is_rate, is_bounded = kinds.get(key) or (not names[metric].startswith("num_"),) * 2
             kinds[key] = (is_rate and value in (0.0, 1.0), is_bounded and 0.0 <= value <= 1.0)
@@ -360,7 +235,7 @@ class RunTables:
         lines: dict[tuple[int, ...], list[tuple[int, int, float]]] = defaultdict(list)
         for key, row, metric, value in scores:
             lines[key].append((row, metric, value))
-        names = self.collected.score_names.names
+        names = self.score_names.names
         return {(*self._names(key), names[metric]): summary for key in sorted(lines) for metric, summary in self._line(key[:2], lines[key])}
 
     def _line(self, test: tuple[int, ...], scores: list[tuple[int, int, float]]) -> Iterator[tuple[int, Summary]]:
@@ -370,7 +245,7 @@ class RunTables:
         metrics, columns = np.unique(of_metrics, return_inverse=True)
         values = np.full((len(rows), len(metrics)), np.nan)
         values[positions, columns] = of_scores
-        groups = [self.collected.groups[row] for row in rows]
+        groups = [self.groups[row] for row in rows]
         rates, bounded = zip(*(self._kinds[test[0], test[1], metric] for metric in metrics), strict=True)
         intervals = mean_intervals(values, groups, is_rate=rates, is_bounded=bounded)
         clusters = cluster_sums(values, group_codes(groups, len(rows)))
@@ -383,8 +258,111 @@ class RunTables:
 
 
 def load_tables(run_dir: Path, rows: Iterable[Row] | None = None) -> RunTables:
-    """Return the tables of a run directory. Raises `RecordError` if it cannot be read.
+    """Return the tables of a run directory. Raises `RecordError` where `read_run` and `read_samples` do.
 
     `rows` are those of samples.jsonl, where they are in memory already.
     """
-    return RunTables(collect(run_dir, rows))
+    notes: list[str] = []
+    tables = RunTables(run_dir, read_run(run_dir, notes), notes)
+    seen: set[tuple[int, int, int, str]] = set()
+    for row in read_samples(run_dir, notes) if rows is None else rows:
+        _add_row(tables, row, seen)
+    for what, count in tables.unusable.items():
+        notes.append(f"{what}: left out of every mean ({plural(count, 'time')})")
+    return tables
+
+
+def _add_row(tables: RunTables, row: Row, seen: set[tuple[int, int, int, str]]) -> None:
+    number = len(tables.row_keys)
+    key = (tables.evals.of(row.get("eval")), tables.tests.of(row.get("test")), tables.engines.of(row.get("engine")))
+    case_id = text_of(row.get("case_id"))
+    tables.row_keys.append(key)
+    tables.case_ids.append(printable(case_id))
+    if (*key, case_id) in seen:
+        tables.num_duplicates += 1
+    seen.add((*key, case_id))
+    tables.groups.append(None if row.get("group") is None else text_of(row["group"]))
+    if len(tables.checkpoints) < len(tables.engines.names):
+        tables.checkpoints.setdefault(tables.engines.names[key[2]], printable(text_of(row.get("checkpoint"))))
+    generations = generations_of(row)
+    outcome = _outcome(tables, row.get("outcome"))
+    tables.outcomes.append(outcome)
+    tables.row_problems.append(-1 if outcome == "pass" else _add_problem(tables, key, outcome, row, generations))
+    validity = _add_generations(tables, key[2], generations)
+    counted = ("cases", outcome, *validity, *_add_scores(tables, number, outcome, row.get("scores")))
+    tables.counted[key, counted] += 1
+    for name, value in mapping(row.get("tags")).items():
+        tag = tables.tag_keys.of(name), tables.tag_values.of(value)
+        tables.row_tags.append((number, *tag))
+        tables.tag_counted[(*key, *tag), counted] += 1
+
+
+def _outcome(tables: RunTables, outcome: str | None) -> str:
+    if isinstance(outcome, str) and outcome in OUTCOMES:
+        return outcome
+    tables.unknown_outcomes[terminal_text(text_of(outcome), 40)] += 1
+    return "other"
+
+
+def _add_generations(tables: RunTables, engine: int, generations: list[Generation]) -> Iterable[str]:
+    """Note the generations of a row; return those of `COUNTS` in which it counts for them."""
+    if not generations:
+        tables.text_hashes.append(None)
+        return ()
+    validity = {"answered": True}
+    texts: list[Any] = []  # of a given response, which is the same everywhere, its scores are the answer
+    for generation in generations:
+        text = text_of(generation.get("text"))
+        texts.append((text, str(generation.get("logprobs"))) if generation.get("finish_reason") == "scored" else text)
+        if generation.get("finish_reason") == "length":
+            validity["length_cap"] = True
+        if not text or text.isspace():
+            validity["empty"] = True
+        if mapping(generation.get("thinking")).get("is_closed") is False:
+            validity["unclosed"] = True
+        if generation.get("fallback"):
+            validity["fallback"] = True
+            tables.fallbacks[engine, printable(text_of(generation["fallback"]))] += 1
+        if generation.get("cached") is True:
+            tables.cached[engine] += 1
+        for name in items_of(generation.get("ignored_options")):
+            tables.ignored_options[engine, printable(text_of(name))] += 1
+    tables.text_hashes.append(hash(tuple(texts)))
+    return validity
+
+
+def _add_scores(tables: RunTables, number: int, outcome: str, scores: Mapping[str, float] | None) -> Iterable[str]:
+    """Note the scores of a row; return those of `COUNTS` in which it counts for its score `valid`."""
+    verdicts: tuple[str, ...] = ()
+    for name, value in mapping(scores).items():
+        code = tables.score_names.of(name)
+        if outcome not in _SCORED:
+            tables.unusable[f"a score of a case that ended as {outcome}"] += 1
+        elif isinstance(value, (int, float)) and abs(value) <= sys.float_info.max:
+            tables.row_scores.append((number, code, float(value)))
+            if name == "valid":
+                verdicts = ("form_judged",) if value else ("form_judged", "malformed")
+        else:
+            tables.unusable[f"score '{one_line(name, 60)}' is not a finite number"] += 1
+    return verdicts
+
+
+def _add_problem(tables: RunTables, key: tuple[int, int, int], outcome: str, row: Row, generations: list[Generation]) -> int:
+    """Count the row with those of its kind; return the number of the group."""
+    problem = text_of(row.get("problem"))
+    reason = (outcome, key[0], key[2], _VARYING.sub("…", problem[:_PROBLEM_CHARS]))
+    group = tables.problems.get(reason)
+    if group is None:
+        text = text_of(generations[0].get("text")) if generations else ""
+        group = tables.problems[reason] = ProblemGroup(
+            outcome,
+            tables.evals.names[key[0]],
+            tables.engines.names[key[2]],
+            one_line(problem, _PROBLEM_CHARS),
+            terminal_text(text, _EXCERPT_CHARS),
+            len(tables.problems),
+        )
+    group.count += 1
+    if len(group.nodeids) < NUM_NODEIDS:
+        group.nodeids.append(terminal_text(text_of(row.get("nodeid")), 200))
+    return group.number

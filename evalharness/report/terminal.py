@@ -6,29 +6,30 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from evalharness.report.findings import findings, gate_state, verdict
-from evalharness.report.tables import RunTables
-from evalharness.report.text import display_width, number_text, one_line, plural, terminal_text
+from evalharness.report.tables import COUNTS, RunTables
+from evalharness.report.text import number_text, one_line, plural, terminal_text
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 
 def pad(text: str, width: int, *, right: bool) -> str:
     """Return the text in exactly `width` columns."""
     text = fit(text, width)
-    space = " " * (width - display_width(text))
+    space = " " * (width - cell_len(text))
     return space + text if right else text + space
 
 
 def fit(text: str, width: int) -> str:
     """Return the text cut to `width` columns, the cut shown as `~`."""
-    if display_width(text) <= width:
+    if cell_len(text) <= width:
         return text
     shown, used = [], 0
     for char in text:
-        used += display_width(char)
+        used += cell_len(char)
         if used > width - 1:
             break
         shown.append(char)
@@ -53,7 +54,7 @@ def _alike(shown: Mapping[str, str]) -> list[list[str]]:
 
 def _without_middle(text: str, width: int, number: int) -> str:
     head = fit(text, (width + 1) // 2)
-    return head + fit(text[::-1], width - display_width(head) + 1)[-2::-1]
+    return head + fit(text[::-1], width - cell_len(head) + 1)[-2::-1]
 
 
 def _numbered(text: str, width: int, number: int) -> str:
@@ -66,7 +67,7 @@ def wrapped(text: str, columns: int) -> Iterator[str]:
     first, *words = text.split() or [""]
     line = indent + first
     for word in words:
-        if display_width(line) + 1 + display_width(word) > columns:
+        if cell_len(line) + 1 + cell_len(word) > columns:
             yield line
             line = f"{indent}  {word}"
         else:
@@ -76,7 +77,7 @@ def wrapped(text: str, columns: int) -> Iterator[str]:
 
 def table_lines(lines: Sequence[Sequence[str]], num_text_columns: int) -> Iterator[str]:
     """Yield lines of cells as columns two apart; those after the first `num_text_columns` are set right."""
-    widths = [max(display_width(line[column]) for line in lines) for column in range(len(lines[0]))]
+    widths = [max(cell_len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:
         cells = [pad(cell, width, right=column >= num_text_columns) for column, (cell, width) in enumerate(zip(line, widths, strict=True))]
         yield "  ".join(cells).rstrip()
@@ -88,18 +89,8 @@ NUM_REMARKS = 5
 NUM_LINES = 40
 NUM_PASSED_GATES = 5
 NUM_SCORES = 6
-_VALIDITY = {
-    "malformed": "malformed",
-    "length_cap": "cut",
-    "empty": "empty",
-    "unclosed": "unclosed thoughts",
-    "invalid": "invalid",
-    "error": "errors",
-    "skip": "skipped",
-    "miss": "miss",
-    "fail": "fail",
-    "other": "unknown",
-}
+_VALIDITY = ("malformed", "length_cap", "empty", "unclosed", "invalid", "error", "skip", "miss", "fail", "other")
+_TITLES = {**COUNTS, "length_cap": "cut", "other": "unknown"}
 _ALWAYS_SHOWN = ("malformed", "length_cap", "invalid", "error")
 _SHORTEST_NAME = 8
 _GATE_MARKS = (
@@ -161,7 +152,7 @@ def _what_it_is(gate: GateVerdict) -> str:
 def _table(tables: RunTables, columns: int) -> Iterator[str]:
     """Yield the score table: validity counts are never dropped, scores wrap to a line of their own if they do not fit."""
     shown = [name for name in _VALIDITY if name in _ALWAYS_SHOWN or tables.total(name)]
-    lines: list[list[str]] = [["eval", "engine", "cases", *(_VALIDITY[name] for name in shown)]]
+    lines: list[list[str]] = [["eval", "engine", "cases", *(_TITLES[name] for name in shown)]]
     scores: list[str] = [""]
     means = _means(tables)
     for key, row in tables.counts.items():
@@ -176,7 +167,7 @@ def _table(tables: RunTables, columns: int) -> Iterator[str]:
     if room < -2:
         yield from _stacked(lines, scores, columns)
         return
-    beside = max(map(display_width, scores)) <= room
+    beside = max(map(cell_len, scores)) <= room
     for line, score in zip(lines, scores, strict=True) if len(lines) > 1 else ():
         shown = [names[0][line[0]], names[1][line[1]], *line[2:]]
         cells = [pad(cell, width, right=position > 1) for position, (cell, width) in enumerate(zip(shown, widths, strict=True))]
@@ -214,7 +205,7 @@ def _means(tables: RunTables) -> dict[tuple[str, ...], str]:
 
 def _column_widths(lines: Sequence[Sequence[str]], columns: int) -> list[int]:
     """Return the width of each column; the two name columns shrink where the line would be too long."""
-    widths = [max(display_width(line[position]) for line in lines) for position in range(len(lines[0]))]
+    widths = [max(cell_len(line[position]) for line in lines) for position in range(len(lines[0]))]
     excess = sum(widths) + 2 * (len(widths) - 1) - columns
     for position in sorted((0, 1), key=lambda position: -widths[position]):
         if excess > 0:
@@ -262,7 +253,7 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
 def print_fields(console: Console, fields: Mapping[str, object]) -> None:
     """Print names and values as two columns; further lines of a value go below its first. None is left out."""
     shown = {terminal_text(name, 60): safe_lines(str(value)) for name, value in fields.items() if value is not None}
-    width = max(map(display_width, shown), default=0)
+    width = max(map(cell_len, shown), default=0)
     for name, value in shown.items():
         label = Text(pad(name, width, right=False) + "  ", style="dim")
         console.print(label.append(value.replace("\n", "\n" + " " * (width + 2)), style="not dim"), soft_wrap=True)

@@ -7,9 +7,10 @@ marker says how many characters are missing; the full text is always in samples.
 
 from __future__ import annotations
 
+import math
 import numbers
 import re
-import unicodedata
+from typing import Any
 
 from evalharness.api.checks import excerpt
 
@@ -135,19 +136,6 @@ def _escape_for_csv(text: str) -> str:
     return shown + marker
 
 
-def display_width(text: str) -> int:
-    """Return the number of terminal columns that `text` takes: wide characters two, combining ones none."""
-    if text.isascii():
-        return len(text)
-    return sum(_char_width(char) for char in text)
-
-
-def _char_width(char: str) -> int:
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
 def plural(count: int, noun: str) -> str:
     """Return "1 case", "2 cases", "1,000 cases"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -156,6 +144,11 @@ def plural(count: int, noun: str) -> str:
 def share_text(part: int, whole: int) -> str:
     """Return "3 of 20"; "all 20" when it is all of several."""
     return f"all {whole:,}" if part == whole and whole > 1 else f"{part:,} of {whole:,}"
+
+
+def when_finite(value: Any) -> float | None:
+    """Return a number, None for anything that is none or not finite."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
 
 
 def number_text(value: object) -> str:

@@ -20,7 +20,7 @@ from evalharness.runs.files import write_atomically
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import read_run, read_samples, write_run_file
 from evalharness.runs.samples import write_rows
-from evalharness.runs.schema import Row, RunFile, entries_of
+from evalharness.runs.schema import Row, RunFile, entries_of, items_of
 from evalharness.runs.workers import engine_entries
 
 
@@ -63,7 +63,7 @@ def write_reports(run: Path | RunTables) -> dict[str, Path]:
     tables = load_tables(run) if isinstance(run, Path) else run
     paths = _write_tables(tables)
     with report_file(paths["samples.csv"]) as file:
-        names = SampleNames(tables.collected.score_names, tables.collected.tag_keys)
+        names = SampleNames(tables.score_names, tables.tag_keys)
         write_samples_csv(file, read_samples(tables.run_dir), names)
     return paths
 
@@ -86,8 +86,7 @@ def _write_tables(tables: RunTables) -> dict[str, Path]:
 
 def _write_pages(tables: RunTables) -> dict[str, Path]:
     """Write the pages that can be made and return their paths; problems of an earlier attempt are dropped."""
-    problems = tables.run.get("problems")
-    earlier = problems if isinstance(problems, list) else []
+    earlier = items_of(tables.run.get("problems"))
     known = tuple(name + _PAGE_PROBLEM for name in _PAGES)
     kept = [problem for problem in earlier if not (isinstance(problem, str) and problem.startswith(known))]
     pages: dict[str, Path] = {}

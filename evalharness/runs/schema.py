@@ -367,9 +367,12 @@ _Mapping = TypeVar("_Mapping", bound=Mapping[str, Any])
 
 def entries_of(entries: Sequence[_Mapping] | None) -> list[_Mapping]:
     """Return the entries of a list that are non-empty objects; none where it is not a list."""
-    if not isinstance(entries, list):
-        return []
-    return [cast("_Mapping", entry) for entry in entries if isinstance(entry, Mapping) and entry]
+    return [cast("_Mapping", entry) for entry in items_of(entries) if isinstance(entry, Mapping) and entry]
+
+
+def items_of(value: object) -> list[Any]:
+    """Return the value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
 
 
 def mapping(value: _Mapping | None) -> _Mapping:

@@ -36,10 +36,10 @@ Snapshot = TypeVar("Snapshot")
 class DelayedTraining(Generic[Batch, Snapshot]):
     """One step of training at a time, in the background.
 
-    `train(batch)` takes a step and returns its loss. `take_snapshot()` returns a copy of the weights that later steps leave as it is
-    (clones, not the tensors themselves); it is called at the start, and in the background after each step, so that whoever looks at
-    `snapshot` sees weights between two steps and never waits. The samples of a step were made with weights that are one step older
-    than without this: `weight_version` in their results tells.
+    `train(batch)` takes a step and returns its loss. `take_snapshot()` returns a copy of the weights that later steps do not change
+    (clones, not the tensors themselves); it is called at the start, and in the background after each step, so that `snapshot` always
+    holds the weights of a finished step and never blocks. Samples are thus generated with weights that are one step older than in a
+    synchronous loop; `weight_version` in their results says which.
     """
 
     def __init__(self, train: Callable[[Batch], float], take_snapshot: Callable[[], Snapshot]) -> None:
@@ -53,20 +53,20 @@ class DelayedTraining(Generic[Batch, Snapshot]):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The weights after the last step that is over. Does not wait."""
+        """The weights after the last finished step. Does not wait."""
         with self._lock:
             return self._newest[1]
 
     @property
     def num_steps(self) -> int:
-        """How many steps `snapshot` has behind it."""
+        """The number of finished steps that `snapshot` includes."""
         with self._lock:
             return self._newest[0]
 
     def train_step(self, batch: Batch) -> float:
-        """Begin a step in the background, and return the loss of the one before, 0.0 for the first: there is none yet.
+        """Start a step in the background and return the loss of the previous one; 0.0 for the first step.
 
-        Waits until the one before is over. What it raised is raised here, and the new step is not begun.
+        Waits for the previous step. If that failed, its error is raised here and the new step is not started.
         """
         if self._is_closed:
             raise ConfigError("this training is over; make a new DelayedTraining")
@@ -82,10 +82,7 @@ class DelayedTraining(Generic[Batch, Snapshot]):
         return loss
 
     def checkpoint(self, save: Callable[[int, Snapshot], Any]) -> Any:
-        """Call `save(num_steps, snapshot)` with the last step that is over, and return what it returns. Never waits.
-
-        Raises what a step that is over has raised.
-        """
+        """Return `save(num_steps, snapshot)` of the last finished step. Never waits. Raises the error of a step that failed."""
         if self._running is not None and self._running.done():
             self._running.result()
         with self._lock:
@@ -93,12 +90,12 @@ class DelayedTraining(Generic[Batch, Snapshot]):
         return save(num_steps, snapshot)
 
     def finish(self) -> float | None:
-        """Wait for the step that runs; return its loss, None where none does. What it raised is raised, once."""
+        """Wait for the running step and return its loss, None if no step is running. Raises the step's error, once."""
         running, self._running = self._running, None
         return None if running is None else running.result()
 
     def close(self) -> None:
-        """Wait for the step that runs and end the thread. What it raised is raised."""
+        """Wait for the running step and end the thread. Raises the step's error."""
         self._is_closed = True
         try:
             self.finish()
@@ -124,9 +121,9 @@ _SHARING = ("pytorch", "huggingface")
 class TrainerDevices:
     """Devices as torch names them.
 
-    `split`: the trainer and a second copy of the model work at the same time, on two devices. `external`: the engine has weights of its
-    own, which must be told of new ones; where `server` it is another process, on devices of its own, and `infer` says nothing about it.
-    `notices`: what was asked for and is done otherwise, or not used.
+    `split`: the trainer and a second copy of the model for generation use two devices at the same time. `external`: the engine has its
+    own copy of the weights and must be sent new ones. `server`: that engine is another process on devices of its own, which `infer` does
+    not describe. `notices`: requested devices that are not used, or replaced.
     """
 
     train: str
@@ -139,11 +136,11 @@ class TrainerDevices:
 
 
 def allocate_devices(engine: str, devices: str | None, *, num_gpus: int, url: str | None = None) -> TrainerDevices:
-    """Return who works where. `devices`: cpu, or GPUs such as gpu:0,gpu:2 (cuda:0 means the same); None: the first GPU, else cpu.
+    """Return the devices of trainer and engine. `devices`: cpu, or GPUs such as gpu:0,gpu:2 (or cuda:0); None: the first GPU, else cpu.
 
-    `engine` is a name that `--inference-engine` takes; `num_gpus` says how many GPUs torch sees. With several GPUs the first generates
-    and the last trains. Raises `ConfigError` for what is unknown, named twice or not there; where there is no GPU at all, the CPU
-    does the work, in float32, and a notice says so.
+    `engine` is a name that `--inference-engine` takes, `num_gpus` the number of GPUs that torch sees. With several GPUs the first
+    generates and the last trains. Without any GPU the CPU is used, in float32, with a notice. Raises `ConfigError` for an unknown
+    engine or device, and for a GPU that is named twice or does not exist.
     """
     if engine not in ENGINES or engine == "auto":
         known = [name for name in ENGINES if name != "auto"]

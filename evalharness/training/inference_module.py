@@ -5,8 +5,8 @@
     logprobs = policy.get_logprobs(["The sky is"], [" blue"])  # of the response alone, with its mask
     result, calls = policy.batch_generate_with_tools("Search for AI news", tools)
 
-Names and shapes are that library's where they are accurate; its mistakes are done as in `Engine`: prompts and responses are joined as
-ids, scores cover responses only, sampled answers never come from the cache, and only complete tool calls are returned.
+Names and shapes are that library's; its mistakes are corrected, as in `Engine`: prompts and responses are joined as ids, scores cover
+responses only, sampled answers never come from the cache, and only complete tool calls are returned.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from evalharness.tool_calls import ToolAnswer, ToolCall, parse_tool_calls
 
 @dataclass(frozen=True)
 class InferenceResult:
-    """What was generated, flat: the samples of the first prompt, then those of the second.
+    """The generated samples as flat lists: those of the first prompt, then those of the second.
 
-    `logprobs`: a list per sample where asked for, raw; None in place of one that has none. `logits`: raw ones of the generated tokens,
-    padded, with their mask. `metadata`: of each sample its finish reason, seed, number of tokens, weight version and more, as plain JSON.
+    `logprobs`, if requested: a list of raw log-probabilities per sample, None for a sample without any. `logits`: the raw logits of the
+    generated tokens, padded, with their mask. `metadata`: finish reason, seed, number of tokens, weight version and more of each sample,
+    as plain JSON.
     """
 
     texts: list[str]
@@ -45,10 +46,10 @@ class InferenceResult:
 
 
 class InferenceModule:
-    """A checkpoint to generate with, score with and call tools with; `engine` is all that works behind it.
+    """Generates, scores and calls tools with a checkpoint, by means of its `engine`.
 
-    `backend`: huggingface, vllm, or any name of `build_engine`. `cache_size`: how many deterministic answers are kept in memory; 0: none.
-    `tool_parser`: one of `tool_calls.FORMATS`, or "auto". More options go to `ModelLoadConfig` (device, torch_dtype as `dtype`…).
+    `backend`: huggingface, vllm, or any name that `build_engine` takes. `cache_size`: the number of deterministic answers kept in memory;
+    0: none. `tool_parser`: one of `tool_calls.FORMATS`, or "auto". `build_options` go to `build_engine`.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class InferenceModule:
 
     @classmethod
     def on(cls, engine: Engine, *, cache_size: int = 1000, tool_parser: str = "auto") -> InferenceModule:
-        """Return a module on an engine that is there already."""
+        """Return a module that uses an existing engine."""
         module = cls.__new__(cls)
         module._start(engine, cache_size, tool_parser)
         return module
@@ -78,9 +79,9 @@ class InferenceModule:
         self.engine = engine
         self.tool_parser = tool_parser
         self._identity = uuid.uuid4().hex
-        # A server may change its weights unseen, and so may the trainer that shares its model.
-        unseen = engine.name == "openai" or engine.weights.is_shared
-        self.cache = ResponseCache(max_entries=cache_size) if cache_size and not unseen else None
+        # A server, or a trainer that shares its model, may change the weights without telling.
+        is_unreliable = engine.name == "openai" or engine.weights.is_shared
+        self.cache = ResponseCache(max_entries=cache_size) if cache_size and not is_unreliable else None
 
     def generate(
         self,
@@ -95,10 +96,10 @@ class InferenceModule:
         return_logits: bool = False,
         **options: Any,
     ) -> InferenceResult:
-        """Return what the model writes on from each prompt, as it is: no chat template, but what its tokenizer puts before texts.
+        """Return completions of the prompts, without a chat template; only the tokenizer's beginning-of-sequence token is added.
 
-        `options`: more of `GenerationOptions`, as plain data (`seed`, `top_k`, `stop`: texts that end it). Temperature 0 is greedy and
-        gives one sequence. Raises as `Engine.generate_samples` and, for logits, `Engine.get_logits`.
+        `options`: further `GenerationOptions` as plain data (`seed`, `top_k`, `stop`: texts that end a completion). Temperature 0 is greedy
+        and gives one sequence. Raises what `Engine.generate_samples` and, for logits, `Engine.get_logits` raise.
         """
         requests = [TokenGenerationRequest(bare_prompt(text, self.engine.tokenizer)[1]) for text in _texts(prompts)]
         generation = _options(max_new_tokens, temperature, top_p, return_logprobs, options)
@@ -111,11 +112,11 @@ class InferenceModule:
         return _result([result for group in groups for result in group], return_logprobs, logits)
 
     def get_logits(self, prompts: Sequence[Any], responses: Sequence[Any], *, grad: bool = False) -> ResponseLogits:
-        """Return `[batch, response, vocab]`, of the responses alone, with a mask; see `Engine.get_logits`."""
+        """Return the logits of the responses, `[batch, response, vocab]`, with a mask; see `Engine.get_logits`."""
         return self.engine.get_logits(prompts, responses, grad=grad)
 
     def get_logprobs(self, prompts: Sequence[Any], responses: Sequence[Any], *, grad: bool = False) -> ResponseScores:
-        """Return `[batch, response]`, of the responses alone, with a mask; `grad=True` lets a loss reach the weights."""
+        """Return the log-probabilities of the responses, `[batch, response]`, with a mask; `grad=True` keeps gradients to the weights."""
         return self.engine.get_logprobs(prompts, responses, grad=grad)
 
     def batch_generate_with_tools(
@@ -128,9 +129,9 @@ class InferenceModule:
         top_p: float = 1.0,
         **options: Any,
     ) -> tuple[InferenceResult, list[list[ToolCall]]]:
-        """Return the answers to each prompt, asked as a user's turn with these tools on offer, and of each the calls that may be executed.
+        """Return the answer to each prompt, sent as a user turn that offers these tools, and the valid tool calls of each answer.
 
-        `parse_tool_calls` has the others, too, each with its error. Answers with tools are never taken from the cache.
+        `parse_tool_calls` returns invalid calls too, each with its error. Answers with tools are never taken from the cache.
         """
         tools = read_tools([_whole_schema(tool) for tool in available_tools or ()])
         requests = [TextGenerationRequest([{"role": "user", "content": text}], tools) for text in _texts(prompts)]
@@ -140,7 +141,7 @@ class InferenceModule:
         return _result(results, False, None), calls
 
     def parse_tool_calls(self, text: str, tools: Sequence[Tool | Mapping[str, Any]] = (), finish_reason: str = "stop") -> ToolAnswer:
-        """Return the calls in a text, whole or not; see `tool_calls.parse_tool_calls`."""
+        """Return the tool calls in a text, valid or not; see `tool_calls.parse_tool_calls`."""
         return parse_tool_calls(text, [_whole_schema(tool) for tool in tools], format=self.tool_parser, finish_reason=finish_reason)
 
     def clear_cache(self) -> None:
@@ -149,7 +150,7 @@ class InferenceModule:
             self.cache.clear()
 
     def close(self) -> None:
-        """Free the model's memory; may be called twice."""
+        """Free the model's memory. Idempotent."""
         self.engine.close()
 
     def _use_cache(self, wanted: bool) -> None:
@@ -157,7 +158,7 @@ class InferenceModule:
 
 
 def create_inference_module(model_name: str, backend: str = "auto", **options: Any) -> InferenceModule:
-    """Return a module on the backend that works best here for this checkpoint; `module.engine.chosen` says why."""
+    """Return a module on the backend that suits this machine and checkpoint best; `module.engine.chosen` says why."""
     return InferenceModule(model_name, backend, **options)
 
 

@@ -1,4 +1,4 @@
-"""The interface that trainers give their pluggable inference engines, on ours: token ids in, samples out, new weights between steps.
+"""The interface that trainers expect of an inference engine, on top of `Engine`: token ids in, samples out, new weights between steps.
 
     engine = create_engine("vllm", "path/to/base", url="http://127.0.0.1:8000")
     groups = engine.generate([[5, 6, 7]], num_samples=8, max_tokens=64, temperature=1.0, top_p=0.95)  # [prompt][sample]
@@ -27,10 +27,10 @@ from evalharness.engine.engine import Engine
 
 @dataclass(frozen=True)
 class SampleResult:
-    """One sample: the ids that were generated, the one that ended it among them, without prompt and padding.
+    """One sample: the generated ids, including the one that ended it, without prompt and padding.
 
-    `logprobs`: one per id, natural log; None where the engine gives none, and never 0.0 instead. `token_entropies`: nats of the whole
-    distribution before each token, if asked for. `finish_reason`: "stop" or "length". `seed` draws it again.
+    `logprobs`: one per id, natural log; None where the engine gives none, never 0.0. `token_entropies`, if requested: the entropy in nats
+    of the whole distribution before each token. `finish_reason`: "stop" or "length". `seed` reproduces the sample.
     """
 
     token_ids: list[int]
@@ -41,9 +41,9 @@ class SampleResult:
 
 
 class TrainerEngine:
-    """An engine as trainers call it.
+    """An engine with the interface of trainers.
 
-    `logprobs_kind`: "raw", the model's own, or "processed", those that tokens were drawn by; None: without any.
+    `logprobs_kind`: "raw" (the model's own), "processed" (of the distribution that tokens were drawn from) or None (no log-probabilities).
     """
 
     def __init__(self, engine: Engine, *, logprobs_kind: Literal["raw", "processed"] | None = "raw") -> None:
@@ -80,24 +80,24 @@ class TrainerEngine:
         return [[_sample(result) for result in group] for group in self.engine.generate_samples(requests, options, num_samples)]
 
     def reload_weights(self, adapter_path: str) -> WeightReport:
-        """Answer with the adapter of a folder from now on, or, where the folder holds a whole checkpoint, with that.
+        """Load the adapter in a folder, or the whole checkpoint if the folder holds one, for all later requests.
 
-        Raises what `EngineWeights.load_adapter` and `reload` raise; the old weights are then still in force, where they can be.
+        Raises what `EngineWeights.load_adapter` and `reload` raise; the old weights then stay in use where possible.
         """
         if is_adapter(Path(adapter_path)):
             return self.engine.weights.load_adapter(adapter_path)
         return self.engine.weights.reload(adapter_path)
 
     def sync_from_state_dict(self, tensors: Mapping[str, Any], *, adapter_config: Any = None, strict: bool = True) -> WeightReport:
-        """Take weights from memory; see `EngineWeights.sync_from_state_dict`. Names that mean no weight are refused, not left out."""
+        """Load weights from memory; see `EngineWeights.sync_from_state_dict`. Names that match no weight are refused, not ignored."""
         return self.engine.weights.sync_from_state_dict(tensors, adapter_config=adapter_config, strict=strict)
 
     def performance_counters(self) -> dict[str, Any]:
-        """Return plain JSON facts: versions and settings, and of servers how often they were asked, asked again and refused."""
+        """Return versions and settings as plain JSON; for servers also the number of requests, retries and refusals."""
         return self.engine.describe()
 
     def shutdown(self) -> None:
-        """Free the model's memory and end all child processes; may be called twice."""
+        """Free the model's memory and end all child processes. Idempotent."""
         self.engine.close()
 
 

@@ -10,12 +10,9 @@ from evalharness.api.errors import ContractValueError
 from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 
 
-def test_min_pixels_above_max_pixels_is_refused() -> None:
+def test_options_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(ContractValueError, match=r"^preprocess\.min_pixels \(10\) must not exceed preprocess\.max_pixels \(9\)"):
         VlmPreprocessOptions(min_pixels=10, max_pixels=9)
-
-
-def test_a_final_message_is_either_continued_or_answered() -> None:
     with pytest.raises(ContractValueError, match=r"^chat_template\.continue_final_message and .*add_generation_prompt exclude"):
         ChatTemplateOptions(continue_final_message=True)
     assert ChatTemplateOptions(add_generation_prompt=False, continue_final_message=True).continue_final_message

@@ -11,7 +11,8 @@ import pytest
 
 from evalharness.api.errors import CapabilityError
 from evalharness.api.hooks import RequestType, RowWatchers, normalise_plugins, postprocess_text
-from evalharness.backends.base import Capabilities, preflight
+from evalharness.backends.base import Capabilities
+from evalharness.engine.jobs import check_plugin
 from evalharness.generation_plugins import BalancedJsonStop, DuplicateObjectBan, DuplicateObjectStop, ObjectCap
 
 CAN = {
@@ -39,7 +40,8 @@ class Stopper:
 
 
 def check(plugin: Any, backend: str = "hf", request_types: tuple[RequestType, ...] = ("text", "vlm")) -> None:
-    preflight(normalise_plugins([plugin]), backend=backend, can=CAN[backend], request_types=request_types)
+    for one in normalise_plugins([plugin]):
+        check_plugin(one, backend, CAN[backend], request_types)
 
 
 @pytest.mark.parametrize("backend", ["hf", "vllm", "fake"])
@@ -70,12 +72,9 @@ def test_a_plugin_is_refused_where_it_cannot_work(attributes: dict[str, Any], ac
         check(plugin, refused_by)
 
 
-def test_a_plugin_for_no_backend_is_refused() -> None:
+def test_a_plugin_for_other_backends_or_requests_is_refused() -> None:
     with pytest.raises(CapabilityError, match="it works on: none"):
         check(SimpleNamespace(backends=()))
-
-
-def test_a_plugin_for_images_is_refused_on_text_requests() -> None:
     plugin = SimpleNamespace(name="boxes", request_types=("vlm",))
     check(plugin, request_types=("vlm",))
     with pytest.raises(RuntimeError, match="^plugin 'boxes' does not take text requests; it takes: vlm"):
@@ -112,12 +111,9 @@ class EndsOn:
         return token_id == self._token_id
 
 
-def test_the_first_plugin_that_wants_a_row_to_end_is_named() -> None:
+def test_watchers_end_a_row_by_the_first_plugin_unless_a_stop_id_ends_it() -> None:
     watchers = RowWatchers(normalise_plugins([Bare(), EndsOn("late", 9), EndsOn("first", 5), EndsOn("second", 5)]), None, ())
     assert [watchers.push(token_id) for token_id in (1, 2, 5)] == [None, None, "first"]
-
-
-def test_watchers_are_not_shown_what_ends_the_row_anyway() -> None:
     plugin = EndsOn("watcher", 5)
     watchers = RowWatchers(normalise_plugins([plugin]), None, (5,))
     assert [watchers.push(token_id) for token_id in (1, 5)] == [None, None]
@@ -158,9 +154,6 @@ def test_a_misspelt_hook_of_a_base_class_or_of_the_object_itself_is_refused() ->
     for plugin in (type("Sub", (Base,), {})(), SimpleNamespace(postproces_text=Base().postproces_text)):
         with pytest.raises(CapabilityError, match="has a method 'postproces_text'"):
             check(plugin)
-
-
-def test_a_misspelt_hook_is_named_though_its_flag_is_set() -> None:
     plugin = type("Cap", (), {"watches_tokens": True, "watchs": lambda self, tokenizer: None})()
     with pytest.raises(
         CapabilityError, match=r"^plugin 'Cap' has a method 'watchs', which is not a hook: .*; did you mean watch\(tokenizer\)"
@@ -177,8 +170,9 @@ def test_a_helper_with_a_name_of_its_own_or_a_private_one_is_left_alone(name: st
     check(type("Helped", (), {name: lambda self: None})())
 
 
-def test_beside_the_hook_itself_a_like_name_is_a_helper() -> None:
+def test_helpers_data_and_classes_beside_hooks_are_left_alone() -> None:
     check(type("Capped", (), {"postprocess_text": lambda self, text: text, "postprocess_texts": lambda self, texts: texts})())
+    check(SimpleNamespace(postprocess=True, watchs=[1], wach=Bare))
 
 
 @pytest.mark.parametrize("kind", [property, cached_property])
@@ -189,10 +183,6 @@ def test_a_property_is_neither_a_misspelt_hook_nor_read(kind: Any) -> None:
     check(type("Proud", (), {"postprocess": kind(read)})())
 
 
-def test_data_and_classes_that_are_named_like_a_hook_are_no_methods() -> None:
-    check(SimpleNamespace(postprocess=True, watchs=[1], wach=Bare))
-
-
 @pytest.mark.parametrize(
     "plugin", [BalancedJsonStop(), ObjectCap(3), DuplicateObjectStop(), DuplicateObjectBan()], ids=lambda one: one.name
 )
@@ -200,39 +190,24 @@ def test_no_ready_plugin_is_taken_for_a_misspelt_one(plugin: Any) -> None:
     check(plugin)
 
 
-def test_every_plugin_is_checked() -> None:
-    plugins = normalise_plugins([Bare(), SimpleNamespace(name="last", backends=("vllm",))])
-    with pytest.raises(CapabilityError, match="'last'"):
-        preflight(plugins, backend="hf", can=CAN["hf"], request_types=["text"])
-
-
 def test_normalising_twice_changes_nothing() -> None:
     once = normalise_plugins([Bare()])
     assert normalise_plugins(once) == once
 
 
-def test_hooks_get_the_prompt_lengths_as_a_list_and_give_a_list() -> None:
+def test_only_announced_hooks_are_called_with_the_prompt_lengths_as_a_list() -> None:
     stopper = Stopper("a", "b")
     (plugin,) = normalise_plugins([stopper])
     assert plugin.hf_stopping_criteria((4, 4)) == ["a", "b"]
     assert stopper.seen == [4, 4]
-
-
-def test_a_hook_that_is_not_announced_is_not_called() -> None:
     silent = SimpleNamespace(uses_hf_stopping_criteria=False, hf_stopping_criteria=lambda lengths: [1])
     assert normalise_plugins([silent])[0].hf_stopping_criteria([3]) == []
 
 
-def test_the_last_post_processor_has_the_last_word_on_blanks() -> None:
+def test_post_processors_work_in_order_and_must_give_text() -> None:
     plugins = normalise_plugins([SimpleNamespace(postprocess_text=str.upper), Bare(), SimpleNamespace(postprocess_text=" {} \n".format)])
     assert postprocess_text(plugins, "ab") == " AB \n"
-
-
-def test_a_post_processor_that_gives_no_text_is_named() -> None:
     plugins = normalise_plugins([SimpleNamespace(name="counter", postprocess_text=len)])
     with pytest.raises(TypeError, match="^plugin 'counter' made int of a text; postprocess_text must return str"):
         postprocess_text(plugins, "ab")
-
-
-def test_without_plugins_the_text_stays() -> None:
     assert postprocess_text((), " ab ") == " ab "

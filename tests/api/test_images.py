@@ -104,12 +104,9 @@ def png_with_late_exif(orientation: int) -> bytes:
     return data[:end] + chunk + data[end:]
 
 
-def test_exif_behind_the_pixels_of_a_png_is_found() -> None:
+def test_exif_behind_the_pixels_of_a_png_is_found_without_decoding_it() -> None:
     assert image_size(png_with_late_exif(6)) == (20, 40)
     assert load_image(png_with_late_exif(6)).size == (20, 40)
-
-
-def test_the_size_of_a_png_is_read_without_decoding_it() -> None:
     data = encoded(half_and_half(400, 200), "PNG")
     assert image_size(data[: data.index(b"IDAT") + 8]) == (400, 200)
 
@@ -146,10 +143,6 @@ def test_full_transparency_becomes_white(image: Image.Image, options: dict[str, 
     assert (opened.mode, opened.getpixel((3, 3))) == ("RGB", WHITE)
 
 
-def test_half_transparency_is_mixed_with_white() -> None:
-    assert near(load_image(encoded(Image.new("RGBA", (8, 8), (0, 0, 0, 128)), "PNG")).getpixel((3, 3)), (127, 127, 127))
-
-
 @pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "YCbCr", "RGB"])
 def test_every_common_mode_becomes_rgb(mode: str) -> None:
     kind = "JPEG" if mode in ("CMYK", "YCbCr") else "PNG"
@@ -158,8 +151,11 @@ def test_every_common_mode_becomes_rgb(mode: str) -> None:
     assert near(image.getpixel((5, 5)), WHITE)
 
 
-def test_a_cmyk_jpeg_keeps_its_colours() -> None:
+def test_a_cmyk_jpeg_and_a_colour_profile_keep_colours() -> None:
     assert near(load_image(encoded(half_and_half().convert("CMYK"), "JPEG", quality=95)).getpixel((2, 10)), BLUE)
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    assert near(load_image(encoded(half_and_half(), "JPEG", icc_profile=profile)).getpixel((2, 10)), BLUE)
+    assert near(load_image(encoded(Image.new("RGBA", (8, 8), (0, 0, 0, 128)), "PNG")).getpixel((3, 3)), (127, 127, 127))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
@@ -167,11 +163,6 @@ def test_a_cmyk_jpeg_keeps_its_colours() -> None:
 def test_sixteen_bit_grey_is_scaled_and_not_clipped(kind: str, value: int, wanted: int) -> None:
     image = Image.new("I;16", (8, 8), value)
     assert load_image(encoded(image, kind)).getpixel((3, 3)) == (wanted,) * 3
-
-
-def test_an_image_with_a_colour_profile_opens() -> None:
-    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    assert near(load_image(encoded(half_and_half(), "JPEG", icc_profile=profile)).getpixel((2, 10)), BLUE)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -256,12 +247,9 @@ def test_an_unusable_source_is_refused(source: Any, message: str) -> None:
         load_image(source)
 
 
-def test_zero_bytes_are_called_empty(given_as) -> None:
+def test_zero_bytes_and_text_are_no_image(given_as) -> None:
     with pytest.raises(ImageError, match=r"is empty \(0 bytes\)"):
         load_image(given_as(b""))
-
-
-def test_text_is_no_image(given_as) -> None:
     with pytest.raises(ImageError, match="is not an image, or has a format"):
         image_size(given_as(b"<html>404</html>"))
 
@@ -321,27 +309,21 @@ def test_the_photo_of_a_phone_with_a_preview_behind_it_opens() -> None:
     assert load_image(data).size == (40, 20)
 
 
-def test_a_pil_image_is_copied_and_left_as_it_was() -> None:
+def test_a_pil_image_is_turned_copied_and_left_as_it_was() -> None:
     image = Image.new("RGBA", (8, 12), (0, 0, 0, 0))
     opened = load_image(image)
     assert (opened.mode, opened.getpixel((1, 1)), image.mode) == ("RGB", WHITE, "RGBA")
     plain = half_and_half()
     load_image(plain).paste(WHITE, (0, 0, 40, 20))
     assert plain.getpixel((2, 10)) == BLUE
-
-
-def test_a_pil_image_is_turned_by_its_exif() -> None:
     with Image.open(BytesIO(encoded(half_and_half(), "JPEG", exif=exif_of(6)))) as image:
         assert image_size(image) == (20, 40)
         assert load_image(image).size == (20, 40)
 
 
-def test_the_hash_is_that_of_the_file(given_as) -> None:
+def test_the_hash_of_a_file_is_its_bytes_and_that_of_a_pil_image_its_size_mode_and_pixels(given_as) -> None:
     data = encoded(half_and_half(), "JPEG")
     assert image_sha256(given_as(data)) == hashlib.sha256(data).hexdigest()
-
-
-def test_the_hash_of_a_pil_image_tells_size_mode_and_pixels_apart() -> None:
     images = [Image.new("L", (8, 4)), Image.new("L", (4, 8)), Image.new("P", (8, 4)), Image.new("L", (8, 4), 1)]
     assert len({image_sha256(image) for image in images}) == 4
     assert image_sha256(images[0]) == image_sha256(Image.new("L", (8, 4)))

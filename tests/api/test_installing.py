@@ -59,14 +59,11 @@ def test_a_source_tree_is_installed_editable_from_its_folder() -> None:
     assert install_command("vllm").endswith(f" install -e '{ROOT}[vllm]'")
 
 
-def test_without_this_environments_pip_in_path_the_command_names_its_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_names_the_installer_of_this_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, None)
     for path in ("/usr/bin/pip", None):
         monkeypatch.setattr(shutil, "which", lambda name, path=path: path)
         assert install_command("hf") == "/venv/bin/python -m pip install 'evalharness[hf]'"
-
-
-def test_an_environment_that_uv_filled_is_filled_by_uv(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, None, installer="uv")
     assert install_command("hf") == "uv pip install --python /venv/bin/python 'evalharness[hf]'"
 

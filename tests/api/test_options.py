@@ -20,20 +20,11 @@ from evalharness.api.options import DecodeOptions, GenerationOptions, StopOption
 from evalharness.api.structured_output import StructuredOutput
 
 
-def test_a_bare_string_as_stop_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"^stop\.stop must be a sequence of strings, got 'END' \(str\)"):
-        StopOptions(stop="END")  # type: ignore[arg-type]
-
-
-def test_a_negative_stop_id_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^stop\.stop_token_ids\[1\] must be at least 0, got -1"):
-        StopOptions(stop_token_ids=(3, -1))
-
-
 @pytest.mark.parametrize(
     "values, path",
     [
         ({"stop": ("a", 5)}, r"stop\.stop\[1\] must be a str"),
+        ({"stop": "END"}, r"stop\.stop must be a sequence of strings, got 'END' \(str\)"),
         ({"stop": b"a"}, r"stop\.stop must be a sequence"),
         ({"stop": {"a"}}, r"stop\.stop must be a sequence"),
         ({"stop": None}, r"stop\.stop must be a sequence"),
@@ -42,19 +33,18 @@ def test_a_negative_stop_id_is_refused() -> None:
         ({"stop_token_ids": 7}, r"stop\.stop_token_ids must be a sequence"),
         ({"stop_token_ids": "7"}, r"stop\.stop_token_ids must be a sequence"),
     ],
-    ids=["item", "bytes", "set", "none", "bool id", "float id", "bare id", "id as text"],
+    ids=["item", "bare", "bytes", "set", "none", "bool id", "float id", "bare id", "id as text"],
 )
 def test_stops_of_the_wrong_type_are_refused(values: dict[str, Any], path: str) -> None:
     with pytest.raises(ContractTypeError, match=f"^{path}"):
         StopOptions(**values)
 
 
-def test_an_empty_stop_string_is_refused_where_it_was_written_on_purpose() -> None:
+def test_empty_strings_and_negative_ids_are_refused_and_lists_kept_as_tuples() -> None:
     with pytest.raises(ContractValueError, match=r"^stop\.stop\[1\] is empty"):
         StopOptions(stop=("a", ""))
-
-
-def test_stops_given_as_lists_are_kept_as_tuples() -> None:
+    with pytest.raises(ValueError, match=r"^stop\.stop_token_ids\[1\] must be at least 0, got -1"):
+        StopOptions(stop_token_ids=(3, -1))
     stops = StopOptions(stop=["a"], stop_token_ids=[1])  # type: ignore[arg-type]
     assert stops == StopOptions(("a",), (1,))
     assert hash(stops) == hash(StopOptions(("a",), (1,)))
@@ -74,26 +64,14 @@ def test_stops_come_from_plain_data(mapping: Any, expected: StopOptions) -> None
     assert StopOptions.from_mapping(mapping) == expected
 
 
-@pytest.mark.parametrize("mapping", ["", "END", [], 0, False], ids=repr)
-def test_stops_from_something_that_is_no_mapping_are_refused(mapping: Any) -> None:
+@pytest.mark.parametrize("given", ["", "END", 0, 5, False], ids=repr)
+def test_stops_from_data_of_another_kind_are_refused(given: Any) -> None:
     with pytest.raises(ContractTypeError, match=r"^stop must be a mapping"):
-        StopOptions.from_mapping(mapping)
-
-
-@pytest.mark.parametrize("stop", ["", "END", 0, 5, False], ids=repr)
-def test_a_stop_list_from_plain_data_must_be_a_list(stop: Any) -> None:
+        StopOptions.from_mapping(given)
     with pytest.raises(ContractTypeError, match=r"^stop\.stop must be a sequence of strings"):
-        StopOptions.from_mapping({"stop": stop})
-
-
-def test_an_unknown_key_of_stops_is_refused() -> None:
+        StopOptions.from_mapping({"stop": given})
     with pytest.raises(ContractValueError, match=r"^stop\.stop_strings is unknown; known: stop, stop_token_ids"):
         StopOptions.from_mapping({"stop_strings": ["a"]})
-
-
-def test_sampling_at_temperature_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^options\.do_sample is True but options\.temperature is 0; set a temperature above 0"):
-        GenerationOptions(do_sample=True)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +99,9 @@ def test_nested_options_of_the_wrong_type_are_refused(values: dict[str, Any], pa
         GenerationOptions(**values)
 
 
-def test_a_negative_eos_id_in_a_list_is_refused_with_its_place() -> None:
+def test_sampling_at_temperature_zero_and_a_negative_eos_id_in_a_list_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^options\.do_sample is True but options\.temperature is 0; set a temperature above 0"):
+        GenerationOptions(do_sample=True)
     with pytest.raises(ContractValueError, match=r"^options\.eos_token_id\[1\] must be at least 0"):
         GenerationOptions(eos_token_id=(5, -1))
 
@@ -218,20 +198,14 @@ def test_an_extra_of_plain_data_is_taken_and_can_be_recorded(value: object) -> N
     json.dumps(GenerationOptions(extra_generation_kwargs={"odd": value}).to_json(), allow_nan=False)
 
 
-def test_unknown_keys_of_plain_data_go_to_the_extras() -> None:
+def test_unknown_keys_go_to_the_extras_and_nested_data_becomes_nested_options() -> None:
     options = GenerationOptions.from_mapping({"top_k": 5, "extra_generation_kwargs": {"min_p": 0.1}})
     assert options.extra_generation_kwargs == {"top_k": 5, "min_p": 0.1}
-
-
-def test_nested_plain_data_becomes_nested_options() -> None:
     options = GenerationOptions.from_mapping({"stop": {"stop": ["a"]}, "decode": {"strip_whitespace": False}, "eos_token_id": [0, 2]})
     assert options.stop == StopOptions(("a",))
     assert options.decode == DecodeOptions(strip_whitespace=False)
     assert options.eos_token_id == (0, 2)
     assert GenerationOptions.from_mapping({"stop": None}).stop == StopOptions()
-
-
-def test_extras_cannot_be_changed_afterwards() -> None:
     given_extras = {"top_k": 1}
     options = GenerationOptions(extra_generation_kwargs=given_extras)
     given_extras["top_k"] = 2
@@ -283,11 +257,8 @@ def test_options_are_pickled_copied_and_hashed(options: GenerationOptions) -> No
         assert hash(other) == hash(options)
 
 
-def test_equal_options_of_other_number_types_have_one_hash() -> None:
+def test_options_are_equal_by_value_whatever_the_number_type() -> None:
     first, second = GenerationOptions(temperature=1), GenerationOptions(temperature=1.0, extra_generation_kwargs={})
     assert first == second
     assert hash(first) == hash(second)
-
-
-def test_options_with_other_extras_differ() -> None:
     assert GenerationOptions(extra_generation_kwargs={"top_k": 1}) != GenerationOptions(extra_generation_kwargs={"top_k": 2})

@@ -218,20 +218,11 @@ def test_a_result_comes_back_from_its_json(result: GenerationResult) -> None:
     assert GenerationResult.from_json(json.loads(line)) == result
 
 
-def test_keys_of_newer_versions_are_ignored_when_a_result_is_read() -> None:
+def test_a_result_is_pickled_copied_and_read_with_keys_of_newer_versions() -> None:
     assert GenerationResult.from_json({**RESULT.to_json(), "mood": "good"}) == RESULT
-
-
-def test_a_result_is_pickled_and_copied() -> None:
     assert pickle.loads(pickle.dumps(RESULT)) == RESULT
     assert copy.deepcopy(RESULT) == RESULT
-
-
-def test_the_finish_reason_is_never_unknown() -> None:
     assert set(get_args(FinishReason)) == {"stop", "length", "tool", "scored"}
-
-
-def test_failures_are_compared_by_kind_and_problem() -> None:
     assert GenerationFailure("error", "x", ValueError("a")) == GenerationFailure("error", "x")
     assert GenerationFailure("error", "x") != GenerationFailure("invalid", "x")
 

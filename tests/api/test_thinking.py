@@ -149,24 +149,16 @@ def test_thought_and_answer_are_told_apart() -> None:
     assert GenerationResult.from_json(result.to_json()) == result
 
 
-def test_a_thought_without_end_leaves_no_answer() -> None:
+def test_a_thought_without_end_or_beginning_is_told_from_the_answer() -> None:
     result = answered("<think>on and on", max_new_tokens=12)
     assert result.thinking == Thinking("on an", "", False, 12)
     assert (result.answer, result.finish_reason) == ("", "length")
-
-
-def test_an_end_without_beginning_ends_the_thought() -> None:
     assert answered("hm</think>yes").thinking == Thinking("hm", "yes", True, 10)
-
-
-def test_who_does_not_think_answers() -> None:
     result = answered("yes")
     assert (result.thinking, result.answer) == (None, "yes")
-
-
-def test_where_nobody_asked_for_thoughts_the_text_is_left_alone() -> None:
     result = answered("<think>a</think>b", thinks=False)
     assert (result.thinking, result.answer) == (None, "<think>a</think>b")
+    assert answered("<thought>a<end>b", marks=("<thought>", "<end>")).thinking == Thinking("a", "b", True, 15)
 
 
 def test_a_template_that_always_begins_a_thought_is_believed() -> None:
@@ -179,10 +171,6 @@ def test_a_template_that_always_begins_a_thought_is_believed() -> None:
     closed, unclosed = Engine(backend).generate_text_batch([ask("x"), ask("y")], GenerationOptions())
     assert (closed.thinking.text, closed.answer) == ("a", "b")
     assert (unclosed.thinking.is_closed, unclosed.answer) == (False, "")
-
-
-def test_other_marks_can_be_named() -> None:
-    assert answered("<thought>a<end>b", marks=("<thought>", "<end>")).thinking == Thinking("a", "b", True, 15)
 
 
 @pytest.mark.parametrize(("glued", "answer"), [(">{", '{"a": 1}'), (">\n\n", "yes")], ids=["answer", "space"])
@@ -207,17 +195,11 @@ def test_marks_must_be_two_texts(marks: Any) -> None:
         ChatTemplateOptions(thinking_marks=marks)
 
 
-def test_a_stop_string_ends_the_answer_too() -> None:
+def test_a_stop_string_or_a_budget_ends_the_thought_or_the_answer() -> None:
     result = answered("<think>a</think>b;c", stop=StopOptions((";",)))
     assert (result.answer, result.stop_reason) == ("b", ";")
-
-
-def test_a_budget_ends_the_thought_and_the_answer_follows() -> None:
     result = answered("<think>long thought</think>4", max_thinking_tokens=4)
     assert (result.thinking.text, result.answer, result.thinking.is_closed) == ("long", "4", True)
-
-
-def test_structure_and_thinking_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="holds from the first token on, so that nothing could be thought; turn thinking off"):
         answered("yes", structured=StructuredOutput(choice=("yes",)))
 

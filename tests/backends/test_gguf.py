@@ -18,7 +18,7 @@ from evalharness import GenerationOptions, ModelLoadConfig, build_engine
 from evalharness.api.errors import CheckpointError, MissingDependency
 from evalharness.backends.checkpoint_reading import checkpoint_source
 from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference
-from evalharness.checkpoints.discovery import expand_models
+from evalharness.checkpoints.discovery import find_models
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.info import inspect_checkpoint
 from evalharness.config import resolve
@@ -71,8 +71,9 @@ def test_a_gguf_is_named_by_its_file_its_folder_or_a_pattern(pair: tuple[Path, P
     folder.mkdir()
     file = folder / "a.gguf"
     file.write_bytes(pair[1].read_bytes())
-    assert expand_models([str(file)], tmp_path) == expand_models(["model/*.gguf"], tmp_path) == [file]
-    assert expand_models(["model"], tmp_path) == [folder]
+    for pattern in (str(file), "model/*.gguf"):
+        assert find_models([pattern], tmp_path, wait_s=0, on_notice=print) == [file]
+    assert find_models(["model"], tmp_path, wait_s=0, on_notice=print) == [folder]
     assert gguf_file_of(folder) == file
     assert inspect_checkpoint(folder).fingerprint == inspect_checkpoint(pair[1]).fingerprint
     (folder / "b.gguf").write_bytes(b"")

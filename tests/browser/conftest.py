@@ -18,15 +18,8 @@ from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import gate, generation, invalid, row, write_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 TIMEOUT_MS = 15_000
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 780}
 
@@ -47,7 +40,7 @@ def browser() -> Iterator[Any]:
         pytest.skip(f"no browser is installed, none of {', '.join(NAMES)}: apt-get install chromium")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'")
     with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        started = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield started
         started.close()
 
@@ -139,15 +132,8 @@ def sample_rows(folder: Path) -> list[dict[str, Any]]:
 
 def engines(*ids: str) -> list[dict[str, Any]]:
     """Return what run.json says of engines."""
-    return [
-        {
-            "id": name,
-            "backend": name.partition(":")[0],
-            "checkpoint": name.partition(":")[2],
-            "checkpoint_path": f"/models/a b/{name.partition(':')[2]}",
-        }
-        for name in ids
-    ]
+    pairs = [name.split(":", 1) for name in ids]
+    return [{"id": f"{kind}:{name}", "backend": kind, "checkpoint": name, "checkpoint_path": f"/models/a b/{name}"} for kind, name in pairs]
 
 
 @pytest.fixture(scope="session")
@@ -183,36 +169,18 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         image = {"path": short, "sha256": short, "width": short}
         texts = {"text": text, "raw_text": text, "prompt_text": text, "finish_reason": short, "fallback": short}
         made = generation(**texts, ignored_options=[short], images=[image])
-        changes = {
-            "eval": short,
-            "test": short,
-            "tags": {short: short},
-            "group": short,
-            "problem": text,
-            "outcome": "miss",
-            "reference": text + "x",
-        }
-        details = {
-            "summary": text,
-            short: short,
-            "truth": [{"type": short, "points": [1, 2, 3, 4], "desc": text}],
-            "image": {"width": 10, "height": 10},
-        }
+        names = {"eval": short, "test": short, "tags": {short: short}, "group": short, "nodeid": f"evals/{short}"}
+        changes = {**names, "problem": text, "outcome": "miss", "reference": text + "x"}
+        truth = [{"type": short, "points": [1, 2, 3, 4], "desc": text}]
+        details = {"summary": text, short: short, "truth": truth, "image": {"width": 10, "height": 10}}
         rows.append(
             row(f"{name} {short}", engine=f"hf:{short}", scores={short: 0.5}, generation=made, steps=[[made]], details=details, **changes)
         )
-        rows[-1]["nodeid"] = f"evals/{short}"
     text = " ".join(value[:100] for value in HOSTILE.values())
     gates = [gate(False, eval=text, test=text, engine=text, expression=text, metric=text, reason=text)]
     table = {"eval": text, "test": text, "engine": text, "title": text, "rows": [{text: text, "F1": 1}]}
-    facts = {
-        "run_id": text,
-        "command": ["pytest", text],
-        "problems": [text],
-        "interrupted": text,
-        "versions": {text: text},
-        "git": {"commit": text},
-    }
+    facts = {"run_id": text, "command": ["pytest", text], "problems": [text], "interrupted": text, "versions": {text: text}}
+    facts["git"] = {"commit": text}
     config = {text: {"value": text, "origin": text}}
     found = engines(*(f"hf:{value[:2000]}" for value in HOSTILE.values()))
     write_run(folder / "run", rows, gates=gates, tables=[table], engines=found, config=config, **facts)

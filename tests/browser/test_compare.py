@@ -42,7 +42,6 @@ def chosen(page):
 
 def test_the_first_screen_says_what_was_lost(opened, comparison):
     page = opened(comparison)
-
     assert page.locator(".verdict").inner_text().split() == ["▼", "REGRESSED"]
     lost = page.locator(".hidden-drops tbody tr").first
     assert FORGOTTEN in lost.inner_text()
@@ -52,7 +51,6 @@ def test_the_first_screen_says_what_was_lost(opened, comparison):
 
 def test_a_case_stands_side_by_side_with_its_photo_and_what_differs(opened, comparison):
     page = opened(comparison)
-
     page.locator("#case-detail .photo").first.wait_for()
     assert page.locator("#case-detail .photo image").count() == 2
     assert page.locator("#case-detail .layer-prediction .shape").count() == 2  # halo and outline, on one side alone
@@ -60,11 +58,10 @@ def test_a_case_stands_side_by_side_with_its_photo_and_what_differs(opened, comp
     assert page.locator("#case-detail ins").inner_text() == "none"
 
 
-def test_keys_move_and_hide(opened, comparison):
+def test_keys_move_and_hide_and_a_link_leads_to_a_case(opened, comparison):
     page = opened(comparison)
     page.locator("#case-detail h3").wait_for()
     first = chosen(page)
-
     page.keyboard.press("j")
     page.locator(f'#case-detail h3:not(:has-text("{first}"))').wait_for()
     page.keyboard.press("k")
@@ -73,12 +70,13 @@ def test_keys_move_and_hide(opened, comparison):
     assert not page.locator("#case-detail .layer-prediction").first.is_visible()
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "f-find"
+    page = opened(comparison, "#case=7")
+    page.locator('#case-7[aria-selected="true"]').wait_for()
 
 
 def test_filters_and_search_narrow_the_list(opened, comparison):
     page = opened(comparison)
     count = page.locator("#f-count")
-
     count.get_by_text("20 of 20 cases").wait_for()
     page.select_option("#f-way", "flipped")
     count.get_by_text("1 of 20 cases").wait_for()
@@ -92,16 +90,9 @@ def test_filters_and_search_narrow_the_list(opened, comparison):
     count.get_by_text("0 of 20 cases").wait_for()
 
 
-def test_a_link_leads_to_a_case(opened, comparison):
-    page = opened(comparison, "#case=7")
-
-    page.locator('#case-7[aria-selected="true"]').wait_for()
-
-
 @pytest.mark.parametrize("options", [{"viewport": PHONE}, {"color_scheme": "dark"}], ids=["phone", "dark"])
 def test_it_fits_a_phone_and_the_dark(opened, comparison, options):
     page = opened(comparison, **options)
-
     page.locator("#case-detail h3").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -116,9 +107,7 @@ def test_hostile_texts_stay_text(opened, tmp_path):
             changes = {"scores": {text: 0.0}, "outcome": "miss", "problem": text, "generation": generation(text=text + "x")}
             candidate.append({**base[-1], **changes})
     found = compare(*map(read_side, map(str, pair(tmp_path, base, candidate))))
-
     page = opened(write_comparison([found], tmp_path / "out")[0])
-
     page.locator("#case-detail h3").wait_for()
     for _ in range(5):
         page.keyboard.press("j")

@@ -39,17 +39,19 @@ def timeline(run: Path) -> Path:
     return write_timeline_page([timeline_of(track) for track in read_tracks([run], [])], [], run / "timeline.html")
 
 
-def test_what_fell_is_the_first_thing_seen(opened, timeline):
+def test_what_fell_comes_first_and_the_largest_loss_among_categories(opened, timeline):
     page = opened(timeline)
-
     first = page.locator(".falls tbody tr").first
     assert first.inner_text().split()[0] == FORGOTTEN
     assert first.bounding_box()["y"] < DESKTOP["height"]
+    page = opened(timeline)
+    assert page.locator(".slices figcaption").first.inner_text().startswith(FORGOTTEN)
+    page.locator(".slices select").first.select_option("site")
+    assert page.locator(".slices figure").count() == 2
 
 
 def test_curves_say_their_numbers_and_move_with_the_axis(opened, timeline):
     page = opened(timeline)
-
     chart = page.locator("figure.chart", has_text="f1").first
     assert "checkpoint-300: 0.750" in chart.locator("svg").get_attribute("aria-label")
     assert chart.locator(".chip").inner_text() == "fell 0.250"
@@ -60,18 +62,9 @@ def test_curves_say_their_numbers_and_move_with_the_axis(opened, timeline):
     assert chart.locator(".note").inner_text().startswith("checkpoint-10: 0.000")
 
 
-def test_categories_come_with_the_largest_loss_first(opened, timeline):
-    page = opened(timeline)
-
-    assert page.locator(".slices figcaption").first.inner_text().startswith(FORGOTTEN)
-    page.locator(".slices select").first.select_option("site")
-    assert page.locator(".slices figure").count() == 2
-
-
 def test_the_grid_shows_when_a_case_flipped_and_what_was_said(opened, timeline):
     page = opened(timeline)
     count = page.locator("#case-count")
-
     count.get_by_text("40 of 40 cases").wait_for()
     page.select_option("#case-filter", "lost")
     count.get_by_text("10 of 40 cases").wait_for()
@@ -88,7 +81,6 @@ def test_the_grid_shows_when_a_case_flipped_and_what_was_said(opened, timeline):
 @pytest.mark.parametrize("options", [{"viewport": PHONE}, {"color_scheme": "dark"}], ids=["phone", "dark"])
 def test_it_fits_a_phone_and_the_dark(opened, timeline, options):
     page = opened(timeline, **options)
-
     page.locator("#case-grid tbody tr").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -103,11 +95,9 @@ def test_hostile_names_stay_text(opened, tmp_path):
                 row(f"{text}{n}", engine=f"hf:{name}", scores={text: float(n), "f1": (n + number) % 2}, tags={text: str(n)}, text=text)
             )
     folder = run_dir(tmp_path / "run", rows, engines=engines)
-
     page = opened(
         write_timeline_page([timeline_of(track) for track in read_tracks([folder], [])], list(HOSTILE.values()), folder / "t.html")
     )
-
     page.select_option("#case-filter", "all")
     page.locator("#case-grid tbody tr").first.wait_for()
     assert page.evaluate("document.querySelectorAll('script:not([type])').length") == 1
@@ -117,7 +107,6 @@ def test_hostile_names_stay_text(opened, tmp_path):
 def test_the_index_finds_runs_and_leads_to_their_pages(opened, run, timeline):
     write_index(run.parent)
     page = opened(run.parent / "index.html")
-
     page.fill("#find", "checkpoint-20")
     assert page.locator("#count").inner_text() == "1 of 1"
     page.fill("#find", "nothing")

@@ -54,16 +54,14 @@ def test_scaling_is_what_training_used(tmp_path: Path, settings: dict[str, Any],
     assert weight.scaling == pytest.approx(scaling)
 
 
-def test_names_of_an_older_release_find_their_weights(tmp_path: Path) -> None:
+def test_weights_go_by_names_of_an_older_release_and_whole_ones_replace_the_bases(tmp_path: Path) -> None:
     base = {"model.language_model.layers.0.q_proj.weight": (6, 4), "model.visual.layers.0.q_proj.weight": (6, 4)}
     (weight,) = read_adapter(adapter(tmp_path), base).weights
     assert weight.base_name == "model.language_model.layers.0.q_proj.weight"
-
-
-def test_whole_weights_take_the_place_of_the_bases(tmp_path: Path) -> None:
     tensors = {**lora(Q, 6, 4), "lm_head.weight": matrix(9, 4)}
     found = read_adapter(adapter(tmp_path, tensors, modules_to_save=["lm_head"]), BASE)
     assert dict(found.replaced) == {"lm_head.weight": "base_model.model.lm_head.weight"}
+    assert read_adapter(adapter(tmp_path, target_modules=["q_proj", "c_attn"]), BASE).notices == ()
 
 
 @pytest.mark.parametrize(
@@ -100,10 +98,6 @@ def test_an_adapter_whose_weights_would_be_ignored_or_do_not_fit_is_refused(
         read_adapter(adapter(tmp_path, tensors, **settings), BASE)
 
 
-def test_a_target_that_the_base_has_not_may_stand_in_the_settings(tmp_path: Path) -> None:
-    assert read_adapter(adapter(tmp_path, target_modules=["q_proj", "c_attn"]), BASE).notices == ()
-
-
 def test_a_pickled_adapter_is_refused(tmp_path: Path) -> None:
     folder = adapter(tmp_path)
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
@@ -112,13 +106,10 @@ def test_a_pickled_adapter_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zero", [0.0, -0.0], ids=["plus", "minus"])
-def test_an_untrained_adapter_is_said_to_change_nothing(tmp_path: Path, zero: float) -> None:
+def test_an_untrained_adapter_or_an_unusual_scaling_is_noticed(tmp_path: Path, zero: float) -> None:
     tensors = {f"{Q}.lora_A.weight": matrix(2, 4), f"{Q}.lora_B.weight": [[zero] * 2] * 6}
     (notice,) = read_adapter(adapter(tmp_path, tensors), BASE).notices
     assert "every B of adapter" in notice
-
-
-def test_an_unusual_scaling_is_noticed(tmp_path: Path) -> None:
     (notice,) = read_adapter(adapter(tmp_path, lora_alpha=400), BASE).notices
     assert "is scaled by 200 (lora_alpha over r), which is unusual" in notice
 

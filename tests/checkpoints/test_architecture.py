@@ -112,14 +112,11 @@ def test_a_loaded_folder_notices_that_its_weights_were_rewritten_or_removed(tmp_
     assert loaded.has_changed()
 
 
-def test_what_was_loaded_is_known_when_its_folder_is_gone(tmp_path: Path) -> None:
+def test_a_loaded_folder_is_known_when_it_changed_or_is_gone_or_could_not_be_read(tmp_path: Path) -> None:
     running, other = pair(tmp_path)
     loaded = LoadedFolder.read(running)
     shutil.rmtree(running)
     assert architecture_difference(loaded, other, dtype_matters=True) is companion_difference(loaded, other) is None
     assert loaded.weight_shapes() == {"a": (8,), "b": (8,)}
-
-
-def test_nothing_takes_the_place_of_a_folder_that_could_not_be_read(tmp_path: Path) -> None:
     other = write(tmp_path / "b", GOOD)
     assert "No such file" in (architecture_difference(LoadedFolder.read(tmp_path / "a"), other, dtype_matters=False) or "")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import CheckpointError
-from evalharness.checkpoints.discovery import RECENT_S, expand_models, find_models, training_facts, why_unfinished
+from evalharness.checkpoints.discovery import RECENT_S, find_models, training_facts, why_unfinished
 from tests.adapters import lora, write_adapter
 from tests.checkpoints.test_info import CONFIG, GOOD, SHARDED, safetensors, write
 
@@ -39,16 +39,13 @@ def test_checkpoints_of_a_run_come_by_their_steps(tmp_path: Path, pattern: str) 
     assert found(tmp_path, pattern) == (["checkpoint-30", "checkpoint-200", "checkpoint-1000"], [])
 
 
-def test_digits_of_other_scripts_are_text_and_sort_with_names(tmp_path: Path) -> None:
+def test_names_sort_by_numbers_and_a_run_with_a_model_of_its_own_is_that_model(tmp_path: Path) -> None:
     for name in ("final", "２", "v10", "v9"):
         write(tmp_path / name, GOOD)
     assert found(tmp_path, "*") == (["final", "v9", "v10", "２"], [])
-
-
-def test_a_run_folder_with_a_model_of_its_own_is_that_model(tmp_path: Path) -> None:
     write(tmp_path / "run", GOOD)
     write(tmp_path / "run/checkpoint-10", GOOD)
-    assert [path.name for path in expand_models(["run"], tmp_path)] == ["run"]
+    assert [path.name for path in find_models(["run"], tmp_path, wait_s=0, on_notice=print)] == ["run"]
 
 
 def test_training_facts_are_those_of_the_trainer(tmp_path: Path) -> None:
@@ -93,13 +90,10 @@ def test_a_complete_checkpoint_is_finished_at_once(tmp_path: Path, files: dict[s
 
 
 def test_a_checkpoint_without_the_state_that_others_have_is_being_written(tmp_path: Path) -> None:
-    write(tmp_path / "checkpoint-1", {**GOOD, "trainer_state.json": STATE})
-    assert "no trainer_state.json yet" in (why_unfinished(write(tmp_path / "checkpoint-2", GOOD)) or "")
-
-
-def test_without_any_trainer_state_none_is_waited_for(tmp_path: Path) -> None:
     write(tmp_path / "checkpoint-1", GOOD)
     assert why_unfinished(write(tmp_path / "checkpoint-2", GOOD)) is None
+    write(tmp_path / "checkpoint-1", {**GOOD, "trainer_state.json": STATE})
+    assert "no trainer_state.json yet" in (why_unfinished(write(tmp_path / "checkpoint-2", GOOD)) or "")
 
 
 def test_an_adapter_is_finished_once_its_weights_are_whole(tmp_path: Path) -> None:
@@ -121,15 +115,12 @@ def test_a_temporary_name_is_never_taken_by_a_pattern(tmp_path: Path, name: str)
     assert [f"{name} is still being written (its name is a temporary one) and is skipped" in notice for notice in notices] == [True]
 
 
-def test_what_a_pattern_brings_is_skipped_with_a_notice_while_it_is_written(tmp_path: Path) -> None:
+def test_what_a_pattern_brings_is_skipped_while_it_is_written_and_what_was_named_is_not(tmp_path: Path) -> None:
     write(tmp_path / "run/checkpoint-1", GOOD)
     write(tmp_path / "run/checkpoint-2", {**GOOD, "model.safetensors": HALF})
     names, (notice,) = found(tmp_path, "run")
     assert names == ["checkpoint-1"]
     assert notice.endswith("and is skipped; wait for it with --wait SECONDS")
-
-
-def test_what_was_named_itself_is_not_skipped(tmp_path: Path) -> None:
     write(tmp_path / "c", {**GOOD, "model.safetensors": HALF})
     assert found(tmp_path, "c") == (["c"], [])
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalharness.api.errors import CheckpointError
-from evalharness.checkpoints.discovery import expand_models
+from evalharness.checkpoints.discovery import find_models
 from evalharness.checkpoints.info import inspect_checkpoint, name_checkpoints
 from evalharness.checkpoints.weights import find_weights
 
@@ -161,15 +161,12 @@ def test_a_path_that_is_no_checkpoint_folder_is_refused(tmp_path: Path, name: st
         inspect_checkpoint(tmp_path / name)
 
 
-def test_pickled_weights_load_when_allowed(tmp_path: Path) -> None:
+def test_pickled_weights_load_when_allowed_unless_they_are_empty(tmp_path: Path) -> None:
     files = {**GOOD, "pytorch_model.bin": b"x" * 10, "optimizer.pt": b"y", "config.json": {**CONFIG, "dtype": "bfloat16"}}
     del files["model.safetensors"]
     folder = write(tmp_path / "c", files)
     assert inspect_checkpoint(folder, allow_pickle=True).variant == "vlm"
     assert find_weights(folder, allow_pickle=True).files == ("pytorch_model.bin",)
-
-
-def test_an_empty_pickle_is_refused_even_when_allowed(tmp_path: Path) -> None:
     files = {**GOOD, "pytorch_model.bin": b""}
     del files["model.safetensors"]
     with pytest.raises(CheckpointError, match="is empty"):
@@ -216,23 +213,17 @@ def test_fingerprint_of_a_large_file_changes_with_each_tensor(tmp_path: Path) ->
         before = after
 
 
-def test_glob_matches_come_with_numbers_as_numbers(tmp_path: Path) -> None:
+def test_patterns_name_each_checkpoint_once_by_its_number(tmp_path: Path) -> None:
     for step in (1000, 200, 30):
         write(tmp_path / f"run/checkpoint-{step}", GOOD)
     write(tmp_path / "run", {"checkpoint-5.log": "no folder"})
-    names = [path.name for path in expand_models(["run/checkpoint-*"], tmp_path)]
+    names = [path.name for path in find_models(["run/checkpoint-*"], tmp_path, wait_s=0, on_notice=print)]
     assert names == ["checkpoint-30", "checkpoint-200", "checkpoint-1000"]
-
-
-def test_a_checkpoint_named_twice_comes_once_and_first(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write(tmp_path / name, GOOD)
-    assert [path.name for path in expand_models(["b", "?", str(tmp_path / "b")], tmp_path)] == ["b", "a", "c"]
-
-
-def test_a_folder_with_wildcard_characters_in_its_name_is_taken_literally(tmp_path: Path) -> None:
+    assert [path.name for path in find_models(["b", "?", str(tmp_path / "b")], tmp_path, wait_s=0, on_notice=print)] == ["b", "a", "c"]
     folder = write(tmp_path / "run[1]", GOOD)
-    assert expand_models(["run[1]"], tmp_path) == [folder]
+    assert find_models(["run[1]"], tmp_path, wait_s=0, on_notice=print) == [folder]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +240,7 @@ def test_a_pattern_that_matches_nothing_says_what_is_near(tmp_path: Path, patter
     for name in ("runs/checkpoint-10", "runs/checkpoint-2"):
         write(tmp_path / name, GOOD)
     with pytest.raises(CheckpointError, match=message):
-        expand_models([pattern], tmp_path)
+        find_models([pattern], tmp_path, wait_s=0, on_notice=print)
 
 
 @pytest.mark.parametrize(

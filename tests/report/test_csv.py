@@ -62,9 +62,6 @@ def test_report_csv_carries_gates_aggregates_and_throughput(tmp_path: Path) -> N
         ("gate_passed", "valid >= 0.95", "0"),
         ("throughput", "generation_s", "2.5"),
     ]
-
-
-def test_a_score_named_like_a_count_stays_a_score(tmp_path: Path) -> None:
     lines = report_lines(tmp_path, rows(2, scores={"cases": 0.25}))
     assert [(line["kind"], line["value"]) for line in lines if line["metric"] == "cases"] == [("score", "0.25"), ("count", "2")]
 
@@ -98,21 +95,12 @@ def test_samples_csv_has_one_line_per_row_with_flat_columns(tmp_path: Path) -> N
     assert [first[name] for name in names] == ["a", "g1", "1.0", "0.25", "RRU", "", "stop"]
     assert (first["text"], first["text_chars"], first["num_generations"]) == ('{"case": "a"}', "13", "1")
     assert (second["outcome"], second["problem"], second["text"], second["text_chars"]) == ("invalid", "photo.jpg is empty", "", "")
-
-
-def test_samples_csv_shows_the_first_of_several_generations_and_their_number(tmp_path: Path) -> None:
     several = [generation(text="one", ignored_options=["top_k", "min_p"]), generation(text="two")]
     (line,) = sample_lines_of(samples_csv(tmp_path, [row("a", generation=several[0], generations=several)]))
     assert (line["text"], line["num_generations"], line["ignored_options"]) == ("one", "2", "top_k, min_p")
-
-
-def test_a_text_too_long_for_a_spreadsheet_cell_says_so(tmp_path: Path) -> None:
     (line,) = sample_lines_of(samples_csv(tmp_path, [row("a", text="x" * 100_000)]))
     assert line["text"].endswith("… (67,297 more characters)")
     assert line["text_chars"] == "100000"
-
-
-def test_scores_of_broken_rows_stay_visible_in_samples_csv(tmp_path: Path) -> None:
     (line,) = sample_lines_of(samples_csv(tmp_path, [row("a", outcome="error", scores={"valid": 0.0, "odd": float("nan")})]))
     assert (line["score.valid"], line["score.odd"]) == ("0.0", "")
 

@@ -83,12 +83,9 @@ def test_a_score_stands_beside_its_validity(tmp_path: Path) -> None:
     }
 
 
-def test_a_test_without_a_parse_verdict_shows_a_dash(tmp_path: Path) -> None:
+def test_engines_stand_side_by_side_and_what_is_missing_is_a_dash(tmp_path: Path) -> None:
     (line,) = tables_in(report_of(tmp_path, rows(2, scores={"f1": 0.5})))["stage_a · test_summary"]
     assert (line["f1"], line["malformed"]) == ("0.500 n=2", "-")
-
-
-def test_engines_stand_side_by_side_and_a_missing_score_is_a_dash(tmp_path: Path) -> None:
     lines = tables_in(report_of(tmp_path, [row("a"), row("a", engine="vllm:tiny", scores={"f1": 0.25})]))["stage_a · test_summary"]
     assert [(line["engine"], line["valid"], line["f1"]) for line in lines] == [
         ("hf:tiny", "1.000 [0.207 … 1.000] n=1", "-"),
@@ -96,12 +93,16 @@ def test_engines_stand_side_by_side_and_a_missing_score_is_a_dash(tmp_path: Path
     ]
 
 
-def test_many_scores_go_to_further_tables_with_their_validity(tmp_path: Path) -> None:
+def test_scores_of_gates_come_first_and_many_go_to_further_tables(tmp_path: Path) -> None:
     report = report_of(tmp_path, [row("a", scores={f"s{number}": 0.5 for number in range(NUM_SCORE_COLUMNS + 1)})])
     first, second = tables_in(report)["stage_a · test_summary"]
     assert "s0" in first
     assert f"s{NUM_SCORE_COLUMNS}" in second
     assert first["cases"] == second["cases"] == "1"
+    (line,) = tables_in(report_of(tmp_path, rows(2, scores={"a": 0.5, "b": 0.5}), gates=[gate(metric="b"), gate(metric="absent")]))[
+        "stage_a · test_summary"
+    ]
+    assert list(line)[1:3] == ["b", "a"]
 
 
 def test_the_top_says_in_words_what_the_run_is_worth(tmp_path: Path) -> None:
@@ -131,15 +132,9 @@ def test_aggregates_and_throughput_have_their_tables(tmp_path: Path) -> None:
     assert found["Aggregates"] == [{"eval": "stage_a", "engine": "hf:tiny", "metric": "macro_f1", "value": "0.813"}]
     assert list(found["Throughput"][0].values()) == ["hf:tiny", "-", "2.00", "4", "3,000", "1,000", "500.0", "2,000.0"]
     assert list(found["Throughput"][1].values()) == ["vllm:tiny", *["-"] * 7]
-
-
-def test_aggregates_name_their_test_where_it_is_known(tmp_path: Path) -> None:
     aggregates = [{"eval": "stage_a", "test": f"test_{i}", "engine": "hf:tiny", "metric": "f1", "value": i} for i in range(2)]
-    found = tables_in(report_of(tmp_path, rows(4), aggregates=aggregates))["Aggregates"]
-    assert [(line["test"], line["value"]) for line in found] == [("test_0", "0.000"), ("test_1", "1.000")]
-
-
-def test_the_rate_of_several_workers_is_called_that_of_one(tmp_path: Path) -> None:
+    named = tables_in(report_of(tmp_path, rows(4), aggregates=aggregates))["Aggregates"]
+    assert [(line["test"], line["value"]) for line in named] == [("test_0", "0.000"), ("test_1", "1.000")]
     speed = {"engine": "hf:tiny", "num_workers": 4, "generation_s": 8.0, "num_prompt_tokens": 0, "num_completion_tokens": 16}
     report = report_of(tmp_path, rows(4), throughput=[{**speed, "num_generations": 4, "num_untimed_generations": 3}])
     (line,) = tables_in(report)["Throughput"]
@@ -148,15 +143,12 @@ def test_the_rate_of_several_workers_is_called_that_of_one(tmp_path: Path) -> No
     assert "3 generations of work units that broke left out, as their time is not known." in report
 
 
-def test_tags_are_broken_down_with_engines_side_by_side(tmp_path: Path) -> None:
+def test_tags_are_broken_down_unless_they_have_one_value(tmp_path: Path) -> None:
     samples = [row(f"{tag}-{engine}", engine=engine, tags={"domain": tag}) for engine in ("hf:tiny", "vllm:tiny") for tag in ("RRU", "BBU")]
     lines = tables_in(report_of(tmp_path, samples))["stage_a · test_summary by domain"]
     assert [(line["value"], line["engine"]) for line in lines] == [
         ("RRU", "hf:tiny"), ("RRU", "vllm:tiny"), ("BBU", "hf:tiny"), ("BBU", "vllm:tiny"),
     ]  # fmt: skip
-
-
-def test_a_tag_with_one_value_needs_no_table(tmp_path: Path) -> None:
     assert "The only value is RRU." in report_of(tmp_path, rows(3, tags={"domain": "RRU"}))
 
 
@@ -167,14 +159,17 @@ def test_long_breakdowns_are_cut_and_say_so(tmp_path: Path) -> None:
     assert len(lines) == NUM_TAG_LINES
     assert "p044" in [line["value"] for line in lines]
     assert "5 more values with fewer cases left out here; report.csv has them." in report
-
-
-def test_many_tag_keys_are_cut_and_say_so(tmp_path: Path) -> None:
     report = report_of(tmp_path, [row("a", tags={f"key{number}": "x" for number in range(NUM_TAG_KEYS + 2)})])
     assert "2 more tag keys left out here; report.csv has them." in report
+    samples = [
+        row(tag, tags={"domain": tag}, scores={f"s{number}": 0.5 for number in range(NUM_SCORE_COLUMNS + 2)}) for tag in ("RRU", "BBU")
+    ]
+    report = report_of(tmp_path, samples)
+    assert len(tables_in(report)["stage_a · test_summary by domain"]) == 2
+    assert "2 more scores by tag left out here; report.csv has them." in report
 
 
-def test_problems_are_grouped_by_reason_with_counts_and_first_cases(tmp_path: Path) -> None:
+def test_problems_are_grouped_by_reason_and_many_are_cut(tmp_path: Path) -> None:
     samples = [
         *(row(f"m{number}", outcome="miss", problem=f"no JSON at line {number}", text=f"sorry {number}") for number in range(5)),
         invalid("i", "photo.jpg is empty"),
@@ -190,9 +185,6 @@ def test_problems_are_grouped_by_reason_with_counts_and_first_cases(tmp_path: Pa
         "photo.jpg is empty",
         "assert 1 == 2",
     ]
-
-
-def test_many_reasons_are_cut_and_say_so(tmp_path: Path) -> None:
     samples = [row(chr(97 + number) * 3, outcome="miss", problem=chr(97 + number) * 3) for number in range(NUM_PROBLEM_GROUPS + 2)]
     assert "2 more reasons, 2 rows, left out here; samples.csv has them." in report_of(tmp_path, samples)
 
@@ -231,22 +223,6 @@ def test_the_command_can_be_pasted(tmp_path: Path) -> None:
 )
 def test_the_command_is_as_one_types_it_without_the_run_id(tmp_path: Path, command: list[str]) -> None:
     assert re.search(r"^(python -m )?pytest evals$", report_of(tmp_path, rows(1), command=command), re.MULTILINE)
-
-
-def test_scores_that_gates_ask_for_come_first(tmp_path: Path) -> None:
-    (line,) = tables_in(report_of(tmp_path, rows(2, scores={"a": 0.5, "b": 0.5}), gates=[gate(metric="b"), gate(metric="absent")]))[
-        "stage_a · test_summary"
-    ]
-    assert list(line)[1:3] == ["b", "a"]
-
-
-def test_breakdowns_show_the_first_scores_and_say_so(tmp_path: Path) -> None:
-    samples = [
-        row(tag, tags={"domain": tag}, scores={f"s{number}": 0.5 for number in range(NUM_SCORE_COLUMNS + 2)}) for tag in ("RRU", "BBU")
-    ]
-    report = report_of(tmp_path, samples)
-    assert len(tables_in(report)["stage_a · test_summary by domain"]) == 2
-    assert "2 more scores by tag left out here; report.csv has them." in report
 
 
 def test_a_run_without_rows_has_a_report(tmp_path: Path) -> None:
@@ -304,25 +280,19 @@ def cells(run: dict[str, Any]) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
 
-def test_each_worker_has_a_line_with_what_it_did() -> None:
+def test_each_worker_has_a_line_and_what_is_unknown_is_a_dash() -> None:
     header, _, first, second = cells({"workers": [worker("gw0", devices=["0", "1"]), worker("gw1", devices=[], idle_share=None)]})
     assert header == ["worker", "devices", "loads", "swaps", "units", "loading (s)", "generating (s)", "idle"]
     assert first == ["gw0", "0, 1", "2", "1", "3", "12.3", "1,234.5", "6.2%"]
     assert (second[1], second[-1]) == ("cpu", "-")
-
-
-def test_a_process_that_was_given_no_devices_is_said_to_have_the_machines() -> None:
     assert cells({"workers": [worker("gw0"), worker("gw1")]})[2][1] == "not assigned"
+    line = cells({"workers": [{"worker": "gw|0", "num_loads": "many", "num_units": True}, worker("gw1")]})[2]
+    assert line[-6:] == ["-"] * 6
 
 
 @pytest.mark.parametrize("run", [{}, {"workers": []}, {"workers": [worker("main")]}, {"workers": "odd"}], ids=["old", "none", "one", "odd"])
 def test_without_several_workers_there_is_no_section(run: dict[str, Any]) -> None:
     assert list(worker_sections(run)) == []
-
-
-def test_what_is_missing_or_of_the_wrong_type_is_left_out() -> None:
-    line = cells({"workers": [{"worker": "gw|0", "num_loads": "many", "num_units": True}, worker("gw1")]})[2]
-    assert line[-6:] == ["-"] * 6
 
 
 def entry(lines: Any, title: str = "By category", engine: str = "hf:tiny", test: str = "test_summary") -> dict[str, Any]:
@@ -381,22 +351,16 @@ def test_tests_and_titles_have_tables_of_their_own(tmp_path: Path) -> None:
     assert [lines[0]["a"] for lines in found.values()] == ["1", "2", "3"]
 
 
-def test_what_is_too_long_is_cut_with_a_note_and_whole_in_the_csv(tmp_path: Path) -> None:
+def test_long_and_many_tables_are_cut_with_a_note(tmp_path: Path) -> None:
     wide = {f"c{number}": number for number in range(NUM_TABLE_COLUMNS + 2)}
     report = markdown_of(tmp_path, entry([wide] * (NUM_TABLE_LINES + 1)))
     (lines,) = tables_in(report).values()
     assert (len(lines), len(lines[0])) == (NUM_TABLE_LINES, NUM_TABLE_COLUMNS)
     assert "1 more row and 2 more columns left out here; tables.csv has them." in report
     assert len(cells_of(tmp_path, entry([wide] * (NUM_TABLE_LINES + 1)))) == (NUM_TABLE_LINES + 1) * (NUM_TABLE_COLUMNS + 2)
-
-
-def test_too_many_tables_are_counted(tmp_path: Path) -> None:
     report = markdown_of(tmp_path, *(entry([{"a": 1}], title=f"T{number}") for number in range(NUM_TABLES + 3)))
     assert len(tables_in(report)) == NUM_TABLES
     assert "3 more tables left out here; tables.csv has them." in report
-
-
-def test_an_empty_table_says_so_and_no_tables_are_no_section(tmp_path: Path) -> None:
     assert markdown_of(tmp_path, entry([])).rstrip().endswith("No rows.")
     assert markdown_of(tmp_path) == "\n"
 

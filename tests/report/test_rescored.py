@@ -20,20 +20,14 @@ def change(*cases: str, what: str = "the case is new", first: str | None = None)
     return {"eval": "a", "what": what, "cases": list(cases), "first": first}
 
 
-def test_a_live_run_is_not_spoken_of() -> None:
-    assert [*rescored_remarks({}), *rescored_sections({})] == []
-
-
-def test_the_run_that_generated_is_named() -> None:
+def test_the_run_or_file_that_generated_is_named() -> None:
     (remark,) = rescored_remarks(run())
     assert remark == "rescored: the generations are those of run live of 2026-01-01T00:00:00+00:00, none is new"
     (remark,) = rescored_remarks(run(tests="checks.py"))
     assert remark.startswith("rescored with the tests of checks.py: ")
-
-
-def test_a_file_is_named() -> None:
     (remark,) = rescored_remarks({"rescored": {"dump": "gt_vs_pred.jsonl"}})
     assert remark == "scored from the file gt_vs_pred.jsonl: nothing was generated, no test ran and no gate was judged"
+    assert [*rescored_remarks({}), *rescored_sections({})] == []
 
 
 @pytest.mark.parametrize(
@@ -44,14 +38,11 @@ def test_another_state_of_the_code_is_said(now: str | None, then: str, num: int)
     assert len(remarks) == num
     if num == 2:
         assert remarks[1] == "the code is at commit aaaaaaaaaaaa now, and was at bbbbbbbbbbbb when they were generated"
-
-
-def test_another_version_is_said() -> None:
     remarks = list(rescored_remarks({**run(versions={"evalharness": "0.1"}), "versions": {"evalharness": "0.2"}}))  # type: ignore[typeddict-item]
     assert remarks[1:] == ["evalharness is 0.2 now, and was 0.1 when they were generated"]
 
 
-def test_each_change_has_its_cases_and_its_first_detail() -> None:
+def test_each_change_has_its_cases_and_very_many_are_counted() -> None:
     found = run(changes=[change("c1", "c2", "c3", "c4", first="KeyError"), change("c9", what="gone")])
     assert list(rescored_remarks(found))[1:] == [
         "a: since run live, 4 cases: the case is new (KeyError): c1, c2, c3, …",
@@ -60,14 +51,8 @@ def test_each_change_has_its_cases_and_its_first_detail() -> None:
     sections = list(rescored_sections(found))
     assert sections[0] == "## Cases that have changed"
     assert sections[2:] == ["a, the case is new: c1, c2, c3, c4.", "a, gone: c9."]
-
-
-def test_very_many_cases_are_counted() -> None:
     (*_, last) = rescored_sections(run(changes=[change(*(f"c{number}" for number in range(NUM_CHANGED_CASES + 1234)))]))
     assert last.endswith(f"c{NUM_CHANGED_CASES - 1} and 1,234 more, in run.json.")
-
-
-def test_hostile_names_are_escaped() -> None:
     (*_, last) = rescored_sections(run(changes=[change("c|1\n# x", what="<b>")]))
     assert "\n" not in last
     assert "<b>" not in last

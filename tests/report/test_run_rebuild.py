@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,16 @@ def killed(project: Project, mode: str, *arguments: str) -> Run:
     return run
 
 
+@pytest.fixture(scope="module")
+def dead(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that was killed in its eleventh test; to be changed in copies only."""
+    return killed(Project(tmp_path_factory.mktemp("dead") / "project"), "no-xdist")
+
+
+def copied(run: Run, folder: Path) -> Run:
+    return replace(run, root=shutil.copytree(run.root, folder))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["no-xdist", "n2"])
 def test_a_killed_run_has_a_report_and_one_row_for_each_case(project: Project, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,8 +72,8 @@ def test_a_killed_run_has_a_report_and_one_row_for_each_case(project: Project, m
 
 
 @pytest.mark.slow
-def test_no_gate_of_a_killed_run_passes_and_the_report_says_what_it_is(project: Project) -> None:
-    run = killed(project, "no-xdist")
+def test_no_gate_of_a_killed_run_passes_and_its_report_can_be_made_again(dead: Run, tmp_path: Path) -> None:
+    run = copied(dead, tmp_path / "copy")
     assert main(["report", str(run.run_dir)]) == 0
     assert [(gate["passed"], gate["value"]) for gate in run.facts["gates"]] == [(False, 1.0), (False, 1.0)]
     assert run.facts["gates"][0]["reason"].startswith("not judged: ")
@@ -71,6 +82,11 @@ def test_no_gate_of_a_killed_run_passes_and_the_report_says_what_it_is(project: 
     report = (run.run_dir / "report.md").read_text("utf-8")
     assert "**INTERRUPTED**: the run did not finish" in report
     assert "The run did not finish: this report was made from its journal, no gate passes" in report
+    contents = []
+    for _ in range(2):
+        assert main(["report", str(run.run_dir)]) == 0
+        contents.append({path.name: path.read_bytes() for path in run.run_dir.iterdir() if path.is_file()})
+    assert contents[0] == contents[1]
 
 
 def test_a_run_killed_after_its_last_test_passes_no_gate_either(project: Project) -> None:
@@ -83,16 +99,6 @@ def test_a_run_killed_after_its_last_test_passes_no_gate_either(project: Project
     assert (gate["value"], gate["passed"], gate["reason"]) == (1.0, False, "not judged: the run was killed, or is still running")
 
 
-@pytest.mark.slow
-def test_it_can_be_made_again_with_the_same_result(project: Project) -> None:
-    run = killed(project, "no-xdist")
-    contents = []
-    for _ in range(2):
-        assert main(["report", str(run.run_dir)]) == 0
-        contents.append({path.name: path.read_bytes() for path in run.run_dir.iterdir() if path.is_file()})
-    assert contents[0] == contents[1]
-
-
 def test_samples_that_were_lost_come_back_as_they_were_and_the_verdict_stays(project: Project) -> None:
     run = project.write(test_a=MARK + "@pytest.mark.gate('x >= 0.5')\ndef test_s(case, generation, score): score(x=1)\n").run_inline()
     before = {name: (run.run_dir / name).read_bytes() for name in ("samples.jsonl", "run.json", "report.md")}
@@ -102,17 +108,12 @@ def test_samples_that_were_lost_come_back_as_they_were_and_the_verdict_stays(pro
 
 
 @pytest.mark.slow
-def test_a_run_without_run_json_is_made_from_the_journal_alone(project: Project) -> None:
-    run = killed(project, "no-xdist")
+def test_a_report_is_made_without_run_json_and_without_a_torn_last_line(dead: Run, tmp_path: Path) -> None:
+    run = copied(dead, tmp_path / "bare")
     (run.run_dir / "run.json").unlink()
     assert main(["report", str(run.run_dir)]) == 0
-    assert run.facts["run_id"] == run.run_dir.name
-    assert len(run.rows) == 12
-
-
-@pytest.mark.slow
-def test_a_torn_last_line_costs_that_line_only(project: Project) -> None:
-    run = killed(project, "no-xdist")
+    assert (run.facts["run_id"], len(run.rows)) == (run.run_dir.name, 12)
+    run = copied(dead, tmp_path / "torn")
     journal = run.run_dir / "journal" / "main.jsonl"
     journal.write_bytes(journal.read_bytes()[:-20])
     assert main(["report", str(run.run_dir)]) == 0
@@ -122,9 +123,9 @@ def test_a_torn_last_line_costs_that_line_only(project: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [None, '{"kind":"colle'], ids=["no-file", "torn"])
 def test_a_run_killed_before_anything_was_recorded_says_so(
-    project: Project, content: str | None, capsys: pytest.CaptureFixture[str]
+    dead: Run, tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = killed(project, "no-xdist")
+    run = copied(dead, tmp_path / "copy")
     shutil.rmtree(run.run_dir / "journal")
     (run.run_dir / "journal").mkdir()
     if content is not None:

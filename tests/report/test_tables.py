@@ -35,17 +35,18 @@ def test_a_mean_is_over_the_rows_that_have_the_score(tmp_path: Path) -> None:
     assert found.stderr == pytest.approx(0.25)
 
 
-def test_a_score_of_zeros_and_ones_is_a_rate(tmp_path: Path) -> None:
+def test_scores_of_zeros_and_ones_are_rates_and_others_get_a_bootstrap(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"exact": 1}), row("b", scores={"exact": False})])
     found = score_of(tables, "exact")
     assert (found.mean, found.stderr, found.n, found.is_rate, found.interval) == (0.5, 0.5, 2, True, "wilson")
     assert (found.low, found.high) == pytest.approx(wilson_interval(0.5, 2))
-
-
-def test_a_score_between_0_and_1_gets_a_bootstrap(tmp_path: Path) -> None:
     found = score_of(tables_of(tmp_path, [row(f"c{number}", scores={"f1": number / 20}) for number in range(20)]), "f1")
     assert found.interval == "bootstrap"
     assert 0.3 < found.low < found.mean < found.high < 0.65
+    samples = [row("a", scores={"f1": 0.0}), row("a", engine="hf:other", scores={"f1": 0.5})]
+    assert not any(score.is_rate for score in tables_of(tmp_path, samples).scores.values())
+    assert not score_of(tables_of(tmp_path, [row("a", scores={"num_objects": 0})]), "num_objects").is_rate
+    assert math.isnan(score_of(tables_of(tmp_path, [row("a", scores={"f1": 0.3})]), "f1").stderr)
 
 
 def test_cases_of_one_group_count_together(tmp_path: Path) -> None:
@@ -58,19 +59,6 @@ def test_cases_of_one_group_count_together(tmp_path: Path) -> None:
         assert score_of(together, name).stderr > 1.5 * score_of(apart, name).stderr
 
 
-def test_a_score_that_is_no_rate_on_one_engine_is_none_on_the_others(tmp_path: Path) -> None:
-    samples = [row("a", scores={"f1": 0.0}), row("a", engine="hf:other", scores={"f1": 0.5})]
-    assert not any(score.is_rate for score in tables_of(tmp_path, samples).scores.values())
-
-
-def test_a_count_is_no_rate_even_if_it_is_zero_everywhere(tmp_path: Path) -> None:
-    assert not score_of(tables_of(tmp_path, [row("a", scores={"num_objects": 0})]), "num_objects").is_rate
-
-
-def test_one_case_has_no_standard_error(tmp_path: Path) -> None:
-    assert math.isnan(score_of(tables_of(tmp_path, [row("a", scores={"f1": 0.3})]), "f1").stderr)
-
-
 @pytest.mark.parametrize("outcome", ["error", "invalid", "skip", "novel"])
 def test_what_failed_is_never_a_score(tmp_path: Path, outcome: str) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"valid": 1.0}), row("b", outcome=outcome, scores={"valid": 0.0})])
@@ -78,7 +66,7 @@ def test_what_failed_is_never_a_score(tmp_path: Path, outcome: str) -> None:
     assert counts_of(tables)["form_judged"] == 1
     assert any(
         note == f"a score of a case that ended as {outcome if outcome != 'novel' else 'other'}: left out of every mean (1 time)"
-        for note in tables.collected.notes
+        for note in tables.notes
     )
 
 
@@ -88,10 +76,10 @@ def test_what_failed_is_never_a_score(tmp_path: Path, outcome: str) -> None:
 def test_a_score_that_is_no_finite_number_is_left_out_and_noted(tmp_path: Path, score: object) -> None:
     tables = tables_of(tmp_path, [row("a", scores={"f1": score}), row("b", scores={"f1": 0.5})])
     assert (score_of(tables, "f1").mean, score_of(tables, "f1").n) == (0.5, 1)
-    assert tables.collected.notes == ["score 'f1' is not a finite number: left out of every mean (1 time)"]
+    assert tables.notes == ["score 'f1' is not a finite number: left out of every mean (1 time)"]
 
 
-def test_validity_is_counted_by_row(tmp_path: Path) -> None:
+def test_validity_is_counted_by_row_whatever_number_of_generations_it_has(tmp_path: Path) -> None:
     samples = [
         row("a"),
         row("b", scores={"valid": 0}, outcome="miss", problem="no JSON"),
@@ -106,18 +94,16 @@ def test_validity_is_counted_by_row(tmp_path: Path) -> None:
     counts = {"cases": 9, "pass": 4, "miss": 1, "fail": 1, "invalid": 1, "error": 1, "skip": 1, "answered": 6}
     validity = {"form_judged": 5, "malformed": 1, "length_cap": 1, "empty": 1, "fallback": 1}
     assert counts_of(tables_of(tmp_path, samples)) == counts | validity
-
-
-def test_several_generations_count_as_one_row(tmp_path: Path) -> None:
     several = [generation(), generation(finish_reason="length"), generation(finish_reason="length", text="")]
     tables = tables_of(tmp_path, [row("a", generation=several[0], generations=several)])
     assert counts_of(tables) == {"cases": 1, "pass": 1, "answered": 1, "form_judged": 1, "length_cap": 1, "empty": 1}
 
 
-def test_an_unknown_outcome_is_counted_as_other(tmp_path: Path) -> None:
+def test_unknown_outcomes_and_duplicates_are_counted(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, [row("a", outcome="novel"), row("b", outcome=None), row("c")])
     assert counts_of(tables)["other"] == 2
-    assert tables.collected.unknown_outcomes == {"novel": 1, "": 1}
+    assert tables.unknown_outcomes == {"novel": 1, "": 1}
+    assert tables_of(tmp_path, [row("a"), row("a"), row("a", engine="vllm:tiny")]).num_duplicates == 1
 
 
 def test_lines_keep_the_order_of_first_use(tmp_path: Path) -> None:
@@ -136,15 +122,14 @@ def test_tags_break_scores_and_counts_down(tmp_path: Path) -> None:
     assert {key[4:]: score.mean for key, score in tables.tag_scores.items()} == {("RRU", "valid"): 1.0, ("BBU", "valid"): 0.0}
 
 
-def test_problems_that_differ_in_names_and_numbers_are_one_reason(tmp_path: Path) -> None:
+def test_reasons_are_grouped_and_long_texts_are_not_kept(tmp_path: Path) -> None:
     samples = [invalid(f"case-{number}", f"photos/x{number}.jpg: 'a{number}' has {number} bytes") for number in range(5)]
-    groups = list(tables_of(tmp_path, [*samples, invalid("z", "too long")]).collected.problems.values())
+    groups = list(tables_of(tmp_path, [*samples, invalid("z", "too long")]).problems.values())
     assert [(group.count, group.problem) for group in groups] == [(5, "photos/x0.jpg: 'a0' has 0 bytes"), (1, "too long")]
     assert groups[0].nodeids == [sample["nodeid"] for sample in samples[:3]]
-
-
-def test_a_case_recorded_twice_is_noticed(tmp_path: Path) -> None:
-    assert tables_of(tmp_path, [row("a"), row("a"), row("a", engine="vllm:tiny")]).collected.num_duplicates == 1
+    tables = tables_of(tmp_path, [row("a", text="x" * 1_000_000, outcome="miss", problem="y" * 1_000_000)])
+    (group,) = tables.problems.values()
+    assert len(group.excerpt) + len(group.problem) < 1000
 
 
 @pytest.mark.parametrize(
@@ -164,9 +149,3 @@ def test_hostile_names_stay_apart(tmp_path: Path) -> None:
     samples = [row(text, eval=text, test=text, engine=text, tags={text: text}, scores={text: 0.5}) for text in texts]
     tables = tables_of(tmp_path, samples)
     assert len(tables.counts) == len(tables.scores) == len(tables.tag_scores) == len(texts)
-
-
-def test_a_long_text_is_not_kept(tmp_path: Path) -> None:
-    tables = tables_of(tmp_path, [row("a", text="x" * 1_000_000, outcome="miss", problem="y" * 1_000_000)])
-    (group,) = tables.collected.problems.values()
-    assert len(group.excerpt) + len(group.problem) < 1000

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from evalharness.report.tables import load_tables
 from evalharness.report.terminal import (
@@ -23,7 +24,6 @@ from evalharness.report.terminal import (
     terminal_lines,
     terminal_width,
 )
-from evalharness.report.text import display_width
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import gate, invalid, row, rows, write_run
 
@@ -46,15 +46,12 @@ def test_scores_gates_remarks_and_verdict_in_few_lines(tmp_path: Path) -> None:
     ]
 
 
-def test_scores_that_do_not_fit_go_below(tmp_path: Path) -> None:
+def test_scores_go_below_or_into_sentences_where_they_do_not_fit(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, rows(12, scores={"valid": 1.0, "category_f1": 0.5, "exact": 0.25}), 80)
     assert lines[1:3] == [
         "stage_a::test_summary  hf:tiny     12          0    0        0       0",
         "  valid 1.000, category_f1 0.500, exact 0.250",
     ]
-
-
-def test_a_narrow_terminal_gets_sentences_and_loses_no_count(tmp_path: Path) -> None:
     assert lines_of(tmp_path, rows(12), 40)[:3] == [
         "stage_a::test_summary on hf:tiny: 12",
         "  cases, 0 malformed, 0 cut, 0 invalid,",
@@ -70,12 +67,12 @@ def test_hostile_names_steer_nothing_and_fit(tmp_path: Path, text: str, columns:
     samples = [row(text, eval=text, test=text, engine=text, scores={text: 0.5}, problem=text, outcome=text)]
     lines = lines_of(tmp_path, samples, columns, gates=[dict.fromkeys(gate(), text)], interrupted=text)
     assert not [char for line in lines for char in line if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")]
-    assert max(map(display_width, lines)) <= max(columns, 40)
+    assert max(map(cell_len, lines)) <= max(columns, 40)
 
 
 def test_wide_characters_keep_columns_aligned(tmp_path: Path) -> None:
     head, line, *_ = lines_of(tmp_path, rows(12, eval="站点"), 120)
-    assert display_width(line[: line.index("hf:tiny")]) == head.index("engine")
+    assert cell_len(line[: line.index("hf:tiny")]) == head.index("engine")
 
 
 def test_gates_come_failed_ones_first_and_many_passed_ones_are_counted(tmp_path: Path) -> None:
@@ -87,24 +84,15 @@ def test_gates_come_failed_ones_first_and_many_passed_ones_are_counted(tmp_path:
         "2 more gates passed",
         "FAILED: 1 of 8 gates failed",
     ]
-
-
-def test_one_more_is_one(tmp_path: Path) -> None:
     assert "1 more gate passed" in lines_of(tmp_path, rows(12), gates=[gate()] * (NUM_PASSED_GATES + 1))
 
 
-def test_scores_that_gates_ask_for_come_first_and_many_are_counted(tmp_path: Path) -> None:
+def test_many_scores_and_lines_are_cut_and_say_so(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, rows(12, scores={f"s{number}": 0.5 for number in range(9)}), gates=[gate(metric="s8")])
     assert lines[2] == "  s8 0.500, s0 0.500, s1 0.500, s2 0.500, s3 0.500, s4 0.500, 3 more in report.md"
-
-
-def test_many_lines_are_cut_and_say_so(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, [row("a", eval=f"eval-{number}") for number in range(50)])
     assert "10 more lines in report.md" in lines
     assert "! 26 more caveats in report.md" in lines
-
-
-def test_a_run_without_rows_still_gets_its_verdict(tmp_path: Path) -> None:
     assert lines_of(tmp_path, []) == ["EMPTY: no case was recorded; no gates were set"]
 
 
@@ -121,7 +109,7 @@ def test_engines_whose_names_are_cut_stay_apart(tmp_path: Path, columns: int) ->
     names = ["hf:middle+lora-helps", "hf:middle+lora-hurts", "hf:" + "very-long-checkpoint-name" * 2]
     shown = [line for line in lines_of(tmp_path, [row("a", engine=name) for name in names], columns) if line.startswith("stage_a")]
     assert len({tuple(line.split()[:2]) for line in shown}) == len(names)
-    assert all(display_width(line) <= columns for line in shown)
+    assert all(cell_len(line) <= columns for line in shown)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +129,8 @@ def test_texts_are_cut_so_that_they_can_be_told_apart(texts: list[str], width: i
 @given(st.lists(st.text(max_size=30), max_size=6, unique=True), st.integers(min_value=6, max_value=20))
 def test_no_text_is_wider_than_asked(texts: list[str], width: int) -> None:
     for text, shown in fit_apart(texts, width).items():
-        assert display_width(shown) <= width
-        assert display_width(text) > width or len(texts) > 1 or shown == fit(text, width)
+        assert cell_len(shown) <= width
+        assert cell_len(text) > width or len(texts) > 1 or shown == fit(text, width)
 
 
 UNSAFE = {chr(code) for code in range(32)} - {"\n"} | {"\x7f", "\x9b", "\u202e", "\u2066", "\x85", "\u2028"}

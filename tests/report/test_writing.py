@@ -83,13 +83,10 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     assert written[0] == written[1]
 
 
-def test_paths_of_all_reports_are_returned_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_all_reports_are_returned_and_nothing_else_is_left(tmp_path: Path) -> None:
     paths = write_reports(write_run(tmp_path, rows(2)))
     assert paths == {name: tmp_path / name for name in FILES}
     assert {path.name for path in tmp_path.iterdir()} == {"run.json", "samples.jsonl", *FILES}
-
-
-def test_tables_loaded_once_serve_both(tmp_path: Path) -> None:
     tables = load_tables(write_run(tmp_path, rows(2)))
     assert write_reports(tables).keys() == set(FILES)
     assert terminal_summary(tables, 80) == terminal_summary(tmp_path, 80)
@@ -102,13 +99,10 @@ def test_half_a_run_directory_still_gets_reports(tmp_path: Path, missing: str) -
     assert f"{missing} is missing" in write_reports(tmp_path)["report.md"].read_text(encoding="utf-8")
 
 
-def test_an_empty_samples_file_gets_reports(tmp_path: Path) -> None:
+def test_what_is_missing_or_torn_is_said_in_the_report(tmp_path: Path) -> None:
     paths = write_reports(write_run(tmp_path, []))
     assert "**EMPTY**" in paths["report.md"].read_text(encoding="utf-8")
     assert paths["samples.csv"].read_text(encoding="utf-8").startswith("run_id,nodeid,")
-
-
-def test_a_torn_last_line_is_said_in_the_report(tmp_path: Path) -> None:
     write_run(tmp_path, rows(2))
     with (tmp_path / "samples.jsonl").open("a") as file:
         file.write('{"run_id": "fi')

@@ -61,9 +61,13 @@ def test_a_checkpoint_with_unfinished_work_waits_not_once() -> None:
         assert (training.snapshot, training.num_steps) == (2, 2)
 
 
-def test_before_any_step_there_are_the_weights_of_the_start() -> None:
+def test_before_any_step_there_are_the_weights_of_the_start_and_after_the_end_nothing_is_begun() -> None:
     with Trainer().training() as training:
         assert training.checkpoint(lambda step, weights: (step, weights)) == (0, 0)
+    training = Trainer().training()
+    training.close()
+    with pytest.raises(ConfigError, match="this training is over"):
+        training.train_step(1.0)
 
 
 @pytest.mark.parametrize("look", ["train_step", "finish", "checkpoint", "close"])
@@ -84,14 +88,11 @@ def test_what_a_step_raised_comes_out_where_it_is_looked_at_next(look: str) -> N
     training._executor.shutdown()
 
 
-def test_leaving_the_block_raises_what_the_last_step_raised() -> None:
+def test_leaving_the_block_raises_what_the_last_step_raised_unless_the_loop_failed() -> None:
     trainer = Trainer()
     with pytest.raises(ZeroDivisionError, match="the last"), trainer.training() as training:
         training.train_step(ZeroDivisionError("the last"))
         trainer.go_on.release()
-
-
-def test_what_ended_the_loop_is_not_hidden_by_what_ended_the_step() -> None:
     trainer = Trainer()
 
     def loop() -> None:
@@ -102,10 +103,3 @@ def test_what_ended_the_loop_is_not_hidden_by_what_ended_the_step() -> None:
 
     with pytest.raises(KeyError, match="the loop"):
         loop()
-
-
-def test_after_the_end_nothing_is_begun() -> None:
-    training = Trainer().training()
-    training.close()
-    with pytest.raises(ConfigError, match="this training is over"):
-        training.train_step(1.0)

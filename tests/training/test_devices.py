@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from evalharness.api.errors import ConfigError
 from evalharness.training.delayed import TrainerDevices, allocate_devices
 
-
-def test_on_two_gpus_the_first_generates_and_the_last_trains() -> None:
-    place = allocate_devices("pytorch", "gpu:0,gpu:2", num_gpus=4)
-    assert place == TrainerDevices("cuda:2", "cuda:0", "bfloat16", split=True, external=False, server=False)
-
-
-def test_on_one_gpu_both_share_the_model() -> None:
-    place = allocate_devices("pytorch", "gpu:0", num_gpus=1)
-    assert place == TrainerDevices("cuda:0", "cuda:0", "bfloat16", split=False, external=False, server=False)
-
-
-def test_beside_an_engine_with_weights_of_its_own_training_takes_the_last_gpu() -> None:
-    place = allocate_devices("vllm", "gpu:0,gpu:3", num_gpus=4, url="http://localhost:8000")
-    assert place == TrainerDevices("cuda:3", "cuda:3", "bfloat16", split=False, external=True, server=True)
+SHARED = TrainerDevices("cuda:0", "cuda:0", "bfloat16", split=False, external=False, server=False)
+PLACES: dict[str, tuple[str, str, int, str | None, TrainerDevices]] = {
+    "on one GPU both share the model": ("pytorch", "gpu:0", 1, None, SHARED),
+    "on two GPUs the first generates": ("pytorch", "gpu:0,gpu:2", 4, None, replace(SHARED, train="cuda:2", split=True)),
+    "an engine with weights of its own": (
+        "vllm", "gpu:0,gpu:3", 4, "http://localhost:8000", replace(SHARED, train="cuda:3", infer="cuda:3", external=True, server=True),
+    ),
+    "an engine in this process": ("max", "cpu", 0, None, replace(SHARED, train="cpu", infer="cpu", dtype="float32", external=True)),
+}  # fmt: skip
 
 
-def test_an_engine_in_this_process_is_external_and_no_server() -> None:
-    assert allocate_devices("max", "cpu", num_gpus=0) == TrainerDevices("cpu", "cpu", "float32", split=False, external=True, server=False)
+@pytest.mark.parametrize(("engine", "devices", "num_gpus", "url", "place"), PLACES.values(), ids=PLACES)
+def test_who_trains_and_who_generates_where(engine: str, devices: str, num_gpus: int, url: str | None, place: TrainerDevices) -> None:
+    assert allocate_devices(engine, devices, num_gpus=num_gpus, url=url) == place
 
 
 @pytest.mark.parametrize(("engine", "url", "server"), [("max", "http://localhost:8000", True), ("vllm", None, False), ("mlx", None, True)])

@@ -41,13 +41,10 @@ def test_a_prompt_is_asked_as_it_is_and_samples_lie_flat() -> None:
     assert module().generate("hi").texts == ["HI"]
 
 
-def test_options_go_by_the_names_of_ours() -> None:
+def test_options_go_by_the_names_of_ours_and_stops_are_plain_data() -> None:
     seen = []
     module(lambda prompt: seen.append(prompt.plan) or "x").generate("a", max_new_tokens=3, temperature=0.5, top_p=0.8, top_k=4)
     assert (seen[0].max_new_tokens, seen[0].temperature, seen[0].top_p, seen[0].extra) == (3, 0.5, 0.8, (("top_k", 4),))
-
-
-def test_texts_that_end_an_answer_are_plain_data() -> None:
     assert module(["one;two"]).generate("a", stop=[";"]).texts == module(["one;two"]).generate("a", stop=";").texts == ["one"]
 
 
@@ -98,29 +95,20 @@ def greedy(found: InferenceModule) -> tuple[str, bool]:
     return result.texts[0], result.metadata[0]["cached"]
 
 
-def test_weights_that_get_one_name_twice_are_asked_anew() -> None:
+def test_changed_and_shared_weights_are_never_answered_from_the_cache() -> None:
     found, weights = watched()
     seen = []
     for weights.number in (1, 2):
         found.engine.weights.mark_changed("policy")
         seen += [greedy(found), greedy(found)]
     assert seen == [("weights 1", False), ("weights 1", True), ("weights 2", False), ("weights 2", True)]
-
-
-def test_a_swapped_checkpoint_is_asked_anew() -> None:
     found, _ = watched()
     assert greedy(found) == ("weights 0", False)
     found.engine.weights.swap(ModelLoadConfig("other"))
     assert (found.engine.weights.version, greedy(found)) == ("0", ("weights 7", False))
-
-
-def test_a_model_that_is_shared_with_its_trainer_is_never_cached() -> None:
     found, weights = watched()
     weights.is_shared = True
     assert [greedy(InferenceModule.on(found.engine)) for _ in range(2)] == [("weights 0", False)] * 2
-
-
-def test_a_cache_of_no_size_is_none() -> None:
     found = module(cache_size=0)
     found.clear_cache()
     assert found.generate("a", temperature=0.0).metadata[0]["cached"] is found.generate("a", temperature=0.0).metadata[0]["cached"] is False
@@ -133,25 +121,13 @@ def test_tools_are_offered_and_whole_calls_come_back() -> None:
     assert [(call.name, call.arguments) for call in calls[0]] == [("search", {"query": "AI news"})]
     assert '"query"' in prompts[0]
     assert result.metadata[0]["finish_reason"] == "stop"
-
-
-def test_a_schema_without_properties_is_no_parameter_called_type() -> None:
     call = CALL.replace('"query": "AI news"', "")
-    [calls] = module(lambda prompt: call).batch_generate_with_tools("a", [{**SEARCH, "parameters": {"type": "object"}}])[1]
-    assert [(found.name, found.arguments) for found in calls] == [("search", {})]
-
-
-def test_what_is_no_tool_is_refused() -> None:
-    with pytest.raises(ContractTypeError, match=r"tools\[0\] must be a Tool or a mapping, got 5"):
-        module().batch_generate_with_tools("a", [5])  # type: ignore[list-item]
-
-
-def test_calls_that_were_cut_or_break_the_schema_are_not_returned() -> None:
+    [of_any] = module(lambda prompt: call).batch_generate_with_tools("a", [{**SEARCH, "parameters": {"type": "object"}}])[1]
+    assert [(found.name, found.arguments) for found in of_any] == [("search", {})]
     cut = module(lambda prompt: FakeAnswer(CALL, ends=False))
     assert cut.batch_generate_with_tools("a", [SEARCH])[1] == [[]]
     wrong = CALL.replace('"AI news"', "5")
-    [calls] = module(lambda prompt: wrong).batch_generate_with_tools("a", [SEARCH])[1]
-    assert calls == []
+    assert module(lambda prompt: wrong).batch_generate_with_tools("a", [SEARCH])[1] == [[]]
     [failed] = module().parse_tool_calls(wrong, [SEARCH]).failed
     assert failed.arguments == {"query": 5}
 
@@ -168,11 +144,10 @@ def test_scores_are_of_responses_alone(real: InferenceModule) -> None:
     assert real.get_logprobs(prompts, result.token_ids, grad=True).values.requires_grad
 
 
-def test_greedy_gives_one_sequence() -> None:
+def test_several_greedy_sequences_other_tools_and_unknown_backends_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_samples 2 with greedy decoding"):
         module().generate("a", temperature=0.0, num_return_sequences=2)
-
-
-def test_an_unknown_backend_is_refused_with_the_names() -> None:
     with pytest.raises(ConfigError, match=r"backend 'x' is unknown. Known: .*hf.*vllm"):
         create_inference_module("model", "x")
+    with pytest.raises(ContractTypeError, match=r"tools\[0\] must be a Tool or a mapping, got 5"):
+        module().batch_generate_with_tools("a", [5])  # type: ignore[list-item]

@@ -34,37 +34,25 @@ def scripted(answer: Any) -> TrainerEngine:
     return TrainerEngine(Engine(FakeBackend.from_answers(answer)))
 
 
-def test_samples_come_by_prompt_with_the_ids_that_were_generated() -> None:
+def test_samples_come_by_prompt_with_their_ids_and_why_they_end() -> None:
     engine = scripted(lambda prompt: f"{prompt.text}!")
     groups = engine.generate([IDS("a"), IDS("b")], 2, 8, 1.0, 0.9, seed=5)
     assert [[sample.seed for sample in group] for group in groups] == [[5, 6], [5, 6]]
     assert groups[0][0] == SampleResult([*IDS("a!"), FakeTokenizer.eos_token_id], [0.0, 0.0, 0.0], None, "stop", 5)
     assert groups[1][0].token_ids[:2] == IDS("b!")
-
-
-def test_what_is_cut_says_so() -> None:
     [[sample]] = scripted(lambda prompt: "long text").generate([IDS("a")], 1, 3, 0.0, 1.0)
     assert (sample.token_ids, sample.finish_reason, sample.seed) == (IDS("lon"), "length", None)
 
 
-def test_greedy_has_one_sample() -> None:
+def test_what_an_engine_of_this_process_cannot_do_is_refused() -> None:
     with pytest.raises(ConfigError, match="num_samples 2 with greedy decoding"):
         scripted(lambda prompt: "x").generate([IDS("a")], 2, 3, 0.0, 1.0)
-
-
-def test_a_prompt_that_cannot_be_asked_is_an_error_with_the_other_outcomes() -> None:
     with pytest.raises(RequestsFailed, match="1 of 2 requests failed: the prompt has no token ids"):
         scripted(lambda prompt: "x").generate([[], IDS("a")], 1, 3, 0.0, 1.0)
-
-
-def test_an_unknown_engine_is_a_value_error_with_all_names() -> None:
     with pytest.raises(
         ValueError, match="engine 'x' is unknown. Known: pytorch, huggingface, max, vllm, sglang, trtllm, mlx, openai, auto"
     ):
         create_engine("x", "model")
-
-
-def test_an_address_for_an_engine_of_this_process_is_refused() -> None:
     with pytest.raises(ConfigError, match="engine 'pytorch' runs in this process, so nothing is asked at http://h"):
         create_engine("pytorch", "model", url="http://h")
 
@@ -81,15 +69,7 @@ def test_options_of_servers_are_taken_or_refused_but_never_left_out(server: Lora
 
 
 @pytest.mark.engine
-def test_logprobs_that_are_not_wanted_are_not_asked_for(server: LoraServer) -> None:
-    engine = create_engine("vllm", str(BASE), url=server.url, logprobs_kind=None)
-    [[sample]] = engine.generate([[5]], 1, 20, 0.0, 1.0)
-    engine.shutdown()
-    assert (sample.logprobs, "logprobs" in server.questions()[0]) == (None, False)
-
-
-@pytest.mark.engine
-def test_an_address_makes_a_server_of_a_name(server: LoraServer) -> None:
+def test_an_address_makes_a_server_of_a_name_that_is_asked_for_logprobs_if_wanted(server: LoraServer) -> None:
     engine = create_engine("vllm", str(BASE), url=f"{server.url}/")
     [[sample]] = engine.generate([[5, 6, 7]], 1, 20, 0.0, 1.0)
     assert sample.logprobs == [-0.5] * 4
@@ -97,6 +77,10 @@ def test_an_address_makes_a_server_of_a_name(server: LoraServer) -> None:
     assert engine.performance_counters()["base_url"] == server.url
     engine.shutdown()
     engine.shutdown()
+    engine = create_engine("vllm", str(BASE), url=server.url, logprobs_kind=None)
+    [[sample]] = engine.generate([[5]], 1, 20, 0.0, 1.0)
+    engine.shutdown()
+    assert (sample.logprobs, "logprobs" in server.questions()[-1]) == (None, False)
 
 
 @pytest.mark.engine

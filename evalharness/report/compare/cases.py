@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from evalharness.analysis.comparison.compare import CaseChange, Comparison
@@ -14,7 +14,7 @@ from evalharness.analysis.comparison.sheets import Side
 from evalharness.report.html.cases import case_anchor
 from evalharness.report.html.pictures import PictureFile, picture_files
 from evalharness.runs.run_file import read_samples
-from evalharness.runs.schema import Generation, Row, generations_of, mapping, text_of
+from evalharness.runs.schema import Generation, Row, entries_of, generations_of, mapping, text_of
 
 NUM_CASES = 600
 """Changed cases of all comparisons together that a page shows, the worst of each first; compare_cases.csv has all."""
@@ -34,11 +34,6 @@ class ShownCase:
     entry: dict[str, Any]
     detail: dict[str, Any]
     pictures: tuple[PictureFile, ...]
-
-
-class _Rows(NamedTuple):
-    base: Row
-    candidate: Row
 
 
 def shown_cases(comparisons: Sequence[Comparison], folder: Path | None = None) -> list[ShownCase]:
@@ -90,8 +85,8 @@ def _shown(
     def row_of(side: Side) -> Row:
         return rows.get((side.source, side.engine), {}).get(_key(change), {})
 
-    both = _Rows(row_of(comparison.base), row_of(comparison.candidate))
-    generations = [made for row in (both.candidate, both.base) for made in generations_of(row)]
+    both = row_of(comparison.base), row_of(comparison.candidate)
+    generations = [made for row in both[::-1] for made in generations_of(row)]
     pictures = tuple(dict.fromkeys(file for made in generations for file in picture_files(made)))[:MAX_PICTURES]
     before, after = change.base.marks, change.candidate.marks
     entry = {
@@ -140,9 +135,8 @@ def _side(line: Any, row: Row) -> dict[str, Any]:
 
 def _sizes(generations: Sequence[Generation]) -> Iterator[list[int]]:
     for made in generations:
-        images = made.get("images")
-        for image in images if isinstance(images, list) else ():
-            width, height = mapping(image).get("width"), mapping(image).get("height")
+        for image in entries_of(made.get("images")):
+            width, height = image.get("width"), image.get("height")
             if isinstance(width, int) and isinstance(height, int) and width > 0 and height > 0:
                 yield [width, height]
 

@@ -9,34 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from evalharness.analysis.comparison.compare import (
-    CATEGORY,
-    CHANGED,
-    IMPROVED,
-    NOT_ENOUGH,
-    REGRESSED,
-    SAME,
-    WORTH_SHOWING,
-    Comparison,
-    MetricChange,
-)
+from evalharness.analysis.comparison import compare
 from evalharness.analysis.statistics.paired import LEVEL, PairedChange
 from evalharness.api.errors import RecordError
+from evalharness.report.compare import text
 from evalharness.report.compare.cases import NUM_CASES, ShownCase, shown_cases
-from evalharness.report.compare.text import (
-    aggregate_changes,
-    case_title,
-    changed_scores,
-    comparison_blocks,
-    conclusion,
-    coverage_text,
-    interval_text,
-    p_text,
-    remarks,
-    shown_metrics,
-    shown_slices,
-    signed,
-)
 from evalharness.report.csv import write_csv
 from evalharness.report.html.page import json_block, packed_block, text_block, write_page
 from evalharness.report.html.pictures import PictureFile, small_copies
@@ -55,17 +32,17 @@ CASE_COLUMNS = [
 ]  # fmt: skip
 
 
-def write_compare_csv(comparisons: Sequence[Comparison], file: TextIO) -> None:
+def write_compare_csv(comparisons: Sequence[compare.Comparison], file: TextIO) -> None:
     """Write one line per comparison, test, slice and metric."""
     write_csv(file, COLUMNS, (line for comparison in comparisons for line in _lines(comparison)))
 
 
-def write_compare_cases_csv(comparisons: Sequence[Comparison], file: TextIO) -> None:
+def write_compare_cases_csv(comparisons: Sequence[compare.Comparison], file: TextIO) -> None:
     """Write one line per comparison and changed case; texts as far as `CaseLine` keeps them."""
     write_csv(file, CASE_COLUMNS, (line for comparison in comparisons for line in _case_lines(comparison)))
 
 
-def _lines(comparison: Comparison) -> Iterator[list[Any]]:
+def _lines(comparison: compare.Comparison) -> Iterator[list[Any]]:
     sides = [comparison.base.label, comparison.candidate.label]
     for kind, changes in (("metric", comparison.metrics), ("slice", comparison.slices)):
         for change in changes:
@@ -78,7 +55,7 @@ def _lines(comparison: Comparison) -> Iterator[list[Any]]:
             yield [*sides, part.eval, part.test, "unpaired", "", "", reason, *[""] * 10, count, "", "", ""]
 
 
-def _numbers(change: MetricChange) -> list[Any]:
+def _numbers(change: compare.MetricChange) -> list[Any]:
     paired = change.change
     return [
         change.verdict, paired.base, paired.candidate, paired.difference, paired.low, paired.high, paired.p, change.p_corrected,
@@ -86,17 +63,17 @@ def _numbers(change: MetricChange) -> list[Any]:
     ]  # fmt: skip
 
 
-def _case_lines(comparison: Comparison) -> Iterator[list[Any]]:
+def _case_lines(comparison: compare.Comparison) -> Iterator[list[Any]]:
     for change in comparison.cases:
         before, after = change.base, change.candidate
         yield [
             comparison.base.label, comparison.candidate.label, change.eval, change.test, change.case_id, after.group or before.group,
-            change.direction, before.outcome, after.outcome, changed_scores(change), before.text, after.text, before.problem, after.problem,
-            before.nodeid, after.nodeid,
+            change.direction, before.outcome, after.outcome, text.changed_scores(change), before.text, after.text, before.problem,
+            after.problem, before.nodeid, after.nodeid,
         ]  # fmt: skip
 
 
-def write_comparison(comparisons: Sequence[Comparison], folder: Path) -> list[Path]:
+def write_comparison(comparisons: Sequence[compare.Comparison], folder: Path) -> list[Path]:
     """Write the four files and return their paths; raises `RecordError` where they cannot be written, or a run cannot be read."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +83,7 @@ def write_comparison(comparisons: Sequence[Comparison], folder: Path) -> list[Pa
     with report_file(paths[0]) as file:
         write_compare_page(comparisons, file, folder)
     with report_file(paths[1]) as file:
-        file.write("\n\n".join(comparison_blocks(comparisons)) + "\n")
+        file.write("\n\n".join(text.comparison_blocks(comparisons)) + "\n")
     with report_file(paths[2]) as file:
         write_compare_csv(comparisons, file)
     with report_file(paths[3]) as file:
@@ -117,11 +94,11 @@ def write_comparison(comparisons: Sequence[Comparison], folder: Path) -> list[Pa
 NUM_HIDDEN, NUM_SLICES = 12, 400
 _CASES_PER_BLOCK = 40
 _SCALES = (0.05, 0.1, 0.25, 0.5, 1.0)
-_KINDS = {REGRESSED: "fail", IMPROVED: "pass", CHANGED: "invalid", SAME: "skip", NOT_ENOUGH: "miss"}
-_MARKS = {REGRESSED: "▼", IMPROVED: "▲", CHANGED: "◆", SAME: "=", NOT_ENOUGH: "?"}
+_KINDS = {compare.REGRESSED: "fail", compare.IMPROVED: "pass", compare.CHANGED: "invalid", compare.SAME: "skip", compare.NOT_ENOUGH: "miss"}
+_MARKS = {compare.REGRESSED: "▼", compare.IMPROVED: "▲", compare.CHANGED: "◆", compare.SAME: "=", compare.NOT_ENOUGH: "?"}
 
 
-def write_compare_page(comparisons: Sequence[Comparison], file: TextIO, folder: Path | None = None) -> None:
+def write_compare_page(comparisons: Sequence[compare.Comparison], file: TextIO, folder: Path | None = None) -> None:
     """Write the page; in `folder` it links to the runs' reports. Raises `RecordError` where the rows of a run cannot be read."""
     cases = shown_cases(comparisons, folder)
     base = comparisons[0].base.label
@@ -135,9 +112,10 @@ def write_compare_page(comparisons: Sequence[Comparison], file: TextIO, folder: 
         base=base,
         comparisons=[_comparison(number, comparison) for number, comparison in enumerate(comparisons)],
         kinds=_KINDS,
+        ways=text.WAYS,
         marks=_MARKS,
         level=f"{LEVEL:.0%}",
-        worth=WORTH_SHOWING,
+        worth=compare.WORTH_SHOWING,
         seed=comparisons[0].seed,
         num_shown=len(cases),
         num_changed=sum(len(comparison.cases) for comparison in comparisons),
@@ -145,73 +123,69 @@ def write_compare_page(comparisons: Sequence[Comparison], file: TextIO, folder: 
     )
 
 
-def _comparison(number: int, comparison: Comparison) -> dict[str, Any]:
-    slices = shown_slices(comparison)
+def _comparison(number: int, comparison: compare.Comparison) -> dict[str, Any]:
+    slices = text.shown_slices(comparison)
     hidden = hidden_slices(comparison)
     scale, slice_scale = _scale(comparison.metrics), _scale(slices)
     tests = [
         {
             "name": f"{part.eval} · {part.test}",
             "coverage": sentence.partition(": ")[2],
-            **_metrics(shown_metrics(comparison, part), scale),
-            "aggregates": aggregate_changes(comparison, part),
+            **_metrics(text.shown_metrics(comparison, part), scale),
+            "aggregates": text.aggregate_changes(comparison, part),
         }
-        for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True)
+        for sentence, part in zip(text.coverage_text(comparison), comparison.coverage, strict=True)
     ]
-    sentence = conclusion(comparison)
+    sentence = text.conclusion(comparison)
     return {
         "number": number,
-        "candidate": comparison.candidate.label,
-        "base": comparison.base.label,
-        "verdict": comparison.verdict,
+        "of": comparison,
         "conclusion": sentence[:1].upper() + sentence[1:],
-        "remarks": list(remarks(comparison)),
+        "remarks": list(text.remarks(comparison)),
         "hidden": [_hidden(comparison, group, slice_scale) for group in hidden[:NUM_HIDDEN]],
         "num_hidden": len(hidden),
         "tests": tests,
         "slices": [_line(change, slice_scale) for change in slices[:NUM_SLICES]],
         "num_slices": len(slices),
-        "num_looked_at": len(comparison.slices),
-        "num_tests": comparison.num_tests,
-        "num_slice_tests": comparison.num_slice_tests,
         "scale": scale,
         "slice_scale": slice_scale,
-        "cases": case_title(comparison) if comparison.cases else "",
+        "cases": text.case_title(comparison) if comparison.cases else "",
     }
 
 
-def _metrics(changes: Sequence[MetricChange], scale: float) -> dict[str, Any]:
+def _metrics(changes: Sequence[compare.MetricChange], scale: float) -> dict[str, Any]:
     """Return the lines of a test's table; those without a difference are apart, so that what changed is seen first."""
-    lines = [_line(change, scale) for change in changes]
     counts = Counter(change.verdict for change in changes)
     return {
-        "metrics": [line for line in lines if line["verdict"] in (REGRESSED, IMPROVED, CHANGED)],
-        "same": [line for line in lines if line["verdict"] in (SAME, NOT_ENOUGH)],
-        "same_words": ", ".join(f"{word} in {plural(counts[word], 'metric')}" for word in (SAME, NOT_ENOUGH) if counts[word]),
+        "metrics": [_line(change, scale) for change in changes if change.verdict in text.CHANGES],
+        "same": [_line(change, scale) for change in changes if change.verdict not in text.CHANGES],
+        "same_words": ", ".join(
+            f"{word} in {plural(counts[word], 'metric')}" for word in (compare.SAME, compare.NOT_ENOUGH) if counts[word]
+        ),
     }
 
 
-def hidden_slices(comparison: Comparison) -> list[list[MetricChange]]:
+def hidden_slices(comparison: compare.Comparison) -> list[list[compare.MetricChange]]:
     """Return the regressions that an average hides, by slice, the largest first.
 
     A slice counts where a metric fell there more than twice as far as over all cases (0.02 at least): the categories first,
     as what a checkpoint has forgotten is a kind of thing more often than a kind of case.
     """
-    groups: dict[tuple[str, ...], list[MetricChange]] = {}
-    for change in shown_slices(comparison):
+    groups: dict[tuple[str, ...], list[compare.MetricChange]] = {}
+    for change in text.shown_slices(comparison):
         whole = _over_all_cases(comparison, change)
-        if change.verdict == REGRESSED and abs(change.change.difference) > max(2 * abs(whole.difference if whole else 0.0), 0.02):
+        if change.verdict == compare.REGRESSED and abs(change.change.difference) > max(2 * abs(whole.difference if whole else 0.0), 0.02):
             groups.setdefault((change.eval, change.test, change.slice_key, change.slice_value), []).append(change)
-    return sorted(groups.values(), key=lambda group: (group[0].slice_key != CATEGORY, -abs(group[0].change.difference)))
+    return sorted(groups.values(), key=lambda group: (group[0].slice_key != compare.CATEGORY, -abs(group[0].change.difference)))
 
 
-def _over_all_cases(comparison: Comparison, change: MetricChange) -> PairedChange | None:
+def _over_all_cases(comparison: compare.Comparison, change: compare.MetricChange) -> PairedChange | None:
     """Return how the metric of a slice changed over all cases of its test; for the score of a category, how category_f1 did."""
     metrics = {whole.metric: whole.change for whole in comparison.metrics if (whole.eval, whole.test) == (change.eval, change.test)}
     return metrics.get(change.metric, metrics.get("category_f1"))
 
 
-def _hidden(comparison: Comparison, group: Sequence[MetricChange], scale: float) -> dict[str, Any]:
+def _hidden(comparison: compare.Comparison, group: Sequence[compare.MetricChange], scale: float) -> dict[str, Any]:
     whole = _over_all_cases(comparison, group[0])
     return {
         **_line(group[0], scale),
@@ -220,7 +194,7 @@ def _hidden(comparison: Comparison, group: Sequence[MetricChange], scale: float)
     }
 
 
-def _scale(changes: Sequence[MetricChange]) -> float:
+def _scale(changes: Sequence[compare.MetricChange]) -> float:
     """Return the difference at the ends of the drawn scale: that of the widest interval of a score within 0…1, rounded up."""
     ends = [
         abs(end)
@@ -233,29 +207,14 @@ def _scale(changes: Sequence[MetricChange]) -> float:
     return next((scale for scale in _SCALES if widest <= scale), 1.0)
 
 
-def _line(change: MetricChange, scale: float) -> dict[str, Any]:
+def _line(change: compare.MetricChange, scale: float) -> dict[str, Any]:
     paired = change.change
     known = [value for value in (paired.low, paired.high) if math.isfinite(value)]
     return {
-        "eval": change.eval,
-        "test": change.test,
-        "key": change.slice_key,
-        "value": change.slice_value,
-        "metric": change.metric,
-        "way": {"lower": "lower is better", "none": "no better direction"}.get(change.direction, ""),
-        "verdict": change.verdict,
-        "n": paired.num_pairs,
-        "groups": paired.num_groups,
-        "up": paired.num_up,
-        "down": paired.num_down,
-        "before": number_text(paired.base),
-        "after": number_text(paired.candidate),
-        "difference": signed(paired.difference),
+        **text.numbers_of(change),
+        "of": change,
+        "paired": paired,
         "sort": paired.difference if math.isfinite(paired.difference) else 0.0,
-        "interval": interval_text(change),
-        "p": p_text(change.p_corrected),
-        "p_sort": change.p_corrected,
-        "detectable": number_text(change.detectable) if math.isfinite(change.detectable) else "–",
         "bar": None if not change.is_bounded else {
             "at": _share(paired.difference, scale), "low": _share(known[0], scale) if len(known) == 2 else None,
             "high": _share(known[1], scale) if len(known) == 2 else None,
@@ -269,7 +228,7 @@ def _share(difference: float, scale: float) -> float:
     return min(max(0.5 + difference / scale / 2, 0.0), 1.0)
 
 
-def _blocks(comparisons: Sequence[Comparison], cases: Sequence[ShownCase]) -> Iterator[str]:
+def _blocks(comparisons: Sequence[compare.Comparison], cases: Sequence[ShownCase]) -> Iterator[str]:
     numbers: dict[PictureFile, int] = {}
     entries = []
     for case in cases:

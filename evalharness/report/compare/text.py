@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from evalharness.analysis.comparison.compare import (
-    CHANGED,
-    IMPROVED,
-    NOT_ENOUGH,
-    REGRESSED,
-    SAME,
-    WORTH_SHOWING,
-    CaseChange,
-    Comparison,
-    Coverage,
-    MetricChange,
-)
+from rich.cells import cell_len
+
+from evalharness.analysis.comparison import compare
 from evalharness.analysis.statistics.paired import LEVEL
 from evalharness.report.score_tables import markdown_table
 from evalharness.report.terminal import fit, table_lines, wrapped
-from evalharness.report.text import display_width, markdown_cell, number_text, plural, terminal_text
+from evalharness.report.text import markdown_cell, number_text, plural, terminal_text
 
-ORDER = (REGRESSED, IMPROVED, CHANGED, SAME, NOT_ENOUGH)
+CHANGES = (compare.REGRESSED, compare.IMPROVED, compare.CHANGED)
+ORDER = (*CHANGES, compare.SAME, compare.NOT_ENOUGH)
 """Verdicts, most important first."""
 MOST_CHANGED_SCORES = 6
 CONTEXT_CHARS = 30
@@ -34,18 +27,20 @@ def signed(value: float) -> str:
     return "0.000" if value == 0 else f"{'+' if value > 0 else ''}{number_text(value)}"
 
 
-def interval_text(change: MetricChange) -> str:
-    """Return the 95 % interval of the difference."""
-    low, high = change.change.low, change.change.high
-    return "-" if low != low else f"{signed(low)} … {signed(high)}"
+def numbers_of(change: compare.MetricChange) -> dict[str, str]:
+    """Return the numbers of a change for people, by name; "-" for those that it has not."""
+    paired, p = change.change, change.p_corrected
+    return {
+        "base": number_text(paired.base),
+        "candidate": number_text(paired.candidate),
+        "difference": signed(paired.difference),
+        "interval": "-" if paired.low != paired.low else f"{signed(paired.low)} … {signed(paired.high)}",
+        "p": "<0.001" if p < 0.001 else f"{p:.3f}",
+        "detectable": number_text(change.detectable) if change.detectable == change.detectable else "-",
+    }
 
 
-def p_text(p: float) -> str:
-    """Return a p value; small ones by what they are below."""
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def coverage_text(comparison: Comparison) -> Iterator[str]:
+def coverage_text(comparison: compare.Comparison) -> Iterator[str]:
     """Yield one sentence per test: how many cases could be paired, and why the others could not."""
     groups = {(change.eval, change.test): change.change.num_groups for change in reversed(comparison.metrics)}
     for part in comparison.coverage:
@@ -56,7 +51,7 @@ def coverage_text(comparison: Comparison) -> Iterator[str]:
         yield f"{part.eval}::{part.test}: {paired}{'; not paired: ' + why if why else ''}"
 
 
-def remarks(comparison: Comparison) -> Iterator[str]:
+def remarks(comparison: compare.Comparison) -> Iterator[str]:
     """Yield the caveats of a comparison."""
     for difference in comparison.differences:
         yield difference.text
@@ -67,12 +62,12 @@ def remarks(comparison: Comparison) -> Iterator[str]:
             yield f"fewer than half of the cases of {part.eval}::{part.test} could be paired: what is left may not speak for the rest"
 
 
-def shown_metrics(comparison: Comparison, part: Coverage) -> list[MetricChange]:
+def shown_metrics(comparison: compare.Comparison, part: compare.Coverage) -> list[compare.MetricChange]:
     """Return the metrics of one test over all its cases by verdict, then size of the change."""
     return sorted((change for change in comparison.metrics if (change.eval, change.test) == (part.eval, part.test)), key=_rank)
 
 
-def aggregate_changes(comparison: Comparison, part: Coverage) -> list[tuple[str, str, str, str]]:
+def aggregate_changes(comparison: compare.Comparison, part: compare.Coverage) -> list[tuple[str, str, str, str]]:
     """Return name, both values and their difference of every aggregate of one test that both sides have."""
     changes = []
     for (eval_name, test, name), after in comparison.candidate.aggregates.items():
@@ -82,36 +77,41 @@ def aggregate_changes(comparison: Comparison, part: Coverage) -> list[tuple[str,
     return changes
 
 
-def shown_slices(comparison: Comparison) -> list[MetricChange]:
+def shown_slices(comparison: compare.Comparison) -> list[compare.MetricChange]:
     """Return the changes in slices that are shown to be real, largest first; regressions before improvements."""
-    return sorted((change for change in comparison.slices if change.verdict in (REGRESSED, IMPROVED, CHANGED)), key=_rank)
+    return sorted((change for change in comparison.slices if change.verdict in CHANGES), key=_rank)
 
 
-def _rank(change: MetricChange) -> tuple[int, float]:
+def _rank(change: compare.MetricChange) -> tuple[int, float]:
     size = abs(change.change.difference)
     return ORDER.index(change.verdict), 0.0 if size != size else -size
 
 
-def conclusion(comparison: Comparison) -> str:
+def conclusion(comparison: compare.Comparison) -> str:
     """Return the sentence that answers whether the candidate is worse, the verdict first."""
     parts = []
-    for verdict, word in ((REGRESSED, REGRESSED.upper()), (IMPROVED, IMPROVED), (CHANGED, CHANGED)):
+    for verdict in CHANGES:
+        word = _word(verdict)
         names = list(dict.fromkeys(change.metric for change in comparison.metrics if change.verdict == verdict))
         if names:
             parts.append(f"{word}: {_listed(names)}")
         slices = dict.fromkeys((change.slice_key, change.slice_value) for change in shown_slices(comparison) if change.verdict == verdict)
         if slices:
             parts.append(f"{word} in {plural(len(slices), 'slice')}: {_listed([f'{key} {value}' for key, value in slices])}")
-    numbers = {verdict: sum(change.verdict == verdict for change in comparison.metrics) for verdict in (SAME, NOT_ENOUGH)}
-    counts = [f"{verdict} in {plural(number, 'metric')}" for verdict, number in numbers.items() if number]
+    numbers = Counter(change.verdict for change in comparison.metrics)
+    counts = [f"{verdict} in {plural(numbers[verdict], 'metric')}" for verdict in ORDER[3:] if numbers[verdict]]
     return "; ".join([*parts, *counts]) or "no metric in common"
+
+
+def _word(verdict: str) -> str:
+    return verdict.upper() if verdict == compare.REGRESSED else verdict
 
 
 def _listed(names: Sequence[str], most: int = 6) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def changed_scores(change: CaseChange) -> str:
+def changed_scores(change: compare.CaseChange) -> str:
     """Return "exact 1.000 → 0.000, …" of a case; counts only where nothing else changed."""
     outcomes = [f"{change.base.outcome} → {change.candidate.outcome}"] if change.base.outcome != change.candidate.outcome else []
     known = [score for score in change.scores if not score[0].startswith("num_") and score[0] != "pass_rate"]
@@ -120,7 +120,7 @@ def changed_scores(change: CaseChange) -> str:
     return ", ".join([*outcomes, *shown, *more])
 
 
-def differing_texts(change: CaseChange, most: int) -> tuple[str | None, str | None]:
+def differing_texts(change: compare.CaseChange, most: int) -> tuple[str | None, str | None]:
     """Return both texts, from shortly before the first character that differs; None where a side keeps no text."""
     before, after = change.base.text, change.candidate.text
     if before is None or after is None:
@@ -135,7 +135,7 @@ def differing_texts(change: CaseChange, most: int) -> tuple[str | None, str | No
     return mark + before[start:], mark + after[start:]
 
 
-def case_title(comparison: Comparison) -> str:
+def case_title(comparison: compare.Comparison) -> str:
     """Return how many cases changed, and which way."""
     counts = {word: sum(change.direction == word for change in comparison.cases) for word in ("worse", "better", "mixed")}
     flipped = [change for change in comparison.cases if change.has_flipped]
@@ -146,11 +146,11 @@ def case_title(comparison: Comparison) -> str:
 
 
 NUM_SLICES, NUM_CASES, TEXT_CHARS = 60, 40, 400
-_WAYS = {"lower": " (lower is better)", "none": " (no better direction)"}
+WAYS = {"lower": "lower is better", "none": "no better direction"}
 _HEADERS = ["metric", "verdict", "n", "groups", "base", "candidate", "difference", "95 % interval", "p", "detectable"]
 
 
-def comparison_blocks(comparisons: Sequence[Comparison]) -> Iterator[str]:
+def comparison_blocks(comparisons: Sequence[compare.Comparison]) -> Iterator[str]:
     """Yield the blocks of compare.md, to be set apart by empty lines."""
     yield "# Comparison" if len(comparisons) == 1 else f"# {len(comparisons)} comparisons"
     if len(comparisons) > 1:
@@ -162,10 +162,10 @@ def comparison_blocks(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _mark(verdict: str) -> str:
-    return f"**{verdict.upper()}**" if verdict == REGRESSED else verdict
+    return f"**{_word(verdict)}**" if verdict == compare.REGRESSED else verdict
 
 
-def _comparison(comparison: Comparison) -> Iterator[str]:
+def _comparison(comparison: compare.Comparison) -> Iterator[str]:
     yield f"## {markdown_cell(comparison.candidate.label)} against {markdown_cell(comparison.base.label)}"
     yield f"**{markdown_cell(conclusion(comparison), 1000)}.**"
     notes = list(remarks(comparison))
@@ -186,21 +186,13 @@ def _comparison(comparison: Comparison) -> Iterator[str]:
     yield from _cases(comparison)
 
 
-def _line(change: MetricChange) -> list[str]:
-    paired = change.change
-    name = markdown_cell(change.metric, 60) + _WAYS.get(change.direction, "")
-    numbers = [
-        f"{paired.num_pairs:,}",
-        f"{paired.num_groups:,}",
-        number_text(paired.base),
-        number_text(paired.candidate),
-        signed(paired.difference),
-    ]
-    detectable = number_text(change.detectable) if change.detectable == change.detectable else "-"
-    return [name, _mark(change.verdict), *numbers, interval_text(change), p_text(change.p_corrected), detectable]
+def _line(change: compare.MetricChange) -> list[str]:
+    name = markdown_cell(change.metric, 60) + (f" ({WAYS[change.direction]})" if change.direction in WAYS else "")
+    counts = f"{change.change.num_pairs:,}", f"{change.change.num_groups:,}"
+    return [name, _mark(change.verdict), *counts, *numbers_of(change).values()]
 
 
-def _slices(comparison: Comparison) -> Iterator[str]:
+def _slices(comparison: compare.Comparison) -> Iterator[str]:
     if not comparison.slices:
         return
     yield "### Changes in slices"
@@ -220,7 +212,7 @@ def _slices(comparison: Comparison) -> Iterator[str]:
         yield f"{len(changes) - NUM_SLICES} more in compare.csv."
 
 
-def _cases(comparison: Comparison) -> Iterator[str]:
+def _cases(comparison: compare.Comparison) -> Iterator[str]:
     if not comparison.cases:
         return
     yield "### Changed cases"
@@ -232,7 +224,7 @@ def _cases(comparison: Comparison) -> Iterator[str]:
         yield f"{len(comparison.cases) - NUM_CASES} more in compare\\_cases.csv."
 
 
-def _case(change: CaseChange) -> list[str]:
+def _case(change: compare.CaseChange) -> list[str]:
     cells = [markdown_cell(change.case_id, 120), change.direction, markdown_cell(changed_scores(change), 400)]
     return [*cells, *("-" if text is None else markdown_cell(text, TEXT_CHARS) for text in differing_texts(change, TEXT_CHARS))]
 
@@ -242,18 +234,19 @@ def _note(seed: int) -> str:
         "A difference is candidate minus base, over the cases that both sides judged (pass, miss, fail); invalid cases and errors have no"
         f" scores. p is that of an exact paired test, cases of a group taken together, corrected by Holm: at most {LEVEL:.0%} of such"
         " tables hold a false alarm. *Could have shown* is the smallest true difference that these cases would have shown with a chance"
-        f" of 80 %. *Not enough data*: a difference of {WORTH_SHOWING:g} could have gone unseen. Bootstrap seed {seed}. docs/comparing.md"
-        " says how each number is made."
+        f" of 80 %. *Not enough data*: a difference of {compare.WORTH_SHOWING:g} could have gone unseen. Bootstrap seed {seed}."
+        " docs/comparing.md says how each number is made."
     )
 
 
 _MIN_COLUMNS = 40
 TERMINAL_METRICS, TERMINAL_SLICES, TERMINAL_CASES, TERMINAL_CAVEATS = 40, 15, 5, 10
+_TERMINAL_NUMBERS = ("base", "candidate", "difference", "p", "interval", "detectable")  # the more important ones first
 _TERMINAL_HEADERS = ["metric", "verdict", "base", "candidate", "difference", "p", "95 % interval", "detectable"]
 _FEWEST_COLUMNS = 5
 
 
-def comparison_lines(comparisons: Sequence[Comparison], columns: int) -> Iterator[str]:
+def comparison_lines(comparisons: Sequence[compare.Comparison], columns: int) -> Iterator[str]:
     """Yield lines that take at most `columns` columns and hold no control character."""
     columns = max(columns, _MIN_COLUMNS)
     for number, comparison in enumerate(comparisons):
@@ -263,7 +256,7 @@ def comparison_lines(comparisons: Sequence[Comparison], columns: int) -> Iterato
             yield fit(line, columns)
 
 
-def _terminal_lines(comparison: Comparison, columns: int) -> Iterator[str]:
+def _terminal_lines(comparison: compare.Comparison, columns: int) -> Iterator[str]:
     yield f"base       {terminal_text(comparison.base.label)}"
     yield f"candidate  {terminal_text(comparison.candidate.label)}"
     notes = list(remarks(comparison))
@@ -281,32 +274,25 @@ def _terminal_lines(comparison: Comparison, columns: int) -> Iterator[str]:
     yield from wrapped(terminal_text(conclusion(comparison), 600), columns)
 
 
-def _terminal_table(changes: Sequence[MetricChange], num_paired: int, columns: int) -> Iterator[str]:
+def _terminal_table(changes: Sequence[compare.MetricChange], num_paired: int, columns: int) -> Iterator[str]:
     lines = [_TERMINAL_HEADERS, *(_terminal_line(change, num_paired) for change in changes[:TERMINAL_METRICS])]
     # On a narrow terminal the last columns are left out whole; compare.md has them.
     num_shown = len(_TERMINAL_HEADERS)
-    while num_shown > _FEWEST_COLUMNS and max(map(display_width, table_lines([line[:num_shown] for line in lines], 2))) > columns:
+    while num_shown > _FEWEST_COLUMNS and max(map(cell_len, table_lines([line[:num_shown] for line in lines], 2))) > columns:
         num_shown -= 1
     yield from table_lines([line[:num_shown] for line in lines], 2)
     if len(changes) > TERMINAL_METRICS:
         yield f"{len(changes) - TERMINAL_METRICS} more metrics in compare.csv"
 
 
-def _terminal_line(change: MetricChange, num_paired: int) -> list[str]:
-    paired = change.change
-    name = terminal_text(change.metric, 40) + (f" (n={paired.num_pairs})" if paired.num_pairs != num_paired else "")
-    verdict = change.verdict.upper() if change.verdict == REGRESSED else change.verdict
-    numbers = [
-        number_text(paired.base),
-        number_text(paired.candidate),
-        signed(paired.difference),
-        p_text(change.p_corrected),
-        interval_text(change),
-    ]
-    return [name, verdict, *numbers, number_text(change.detectable) if change.detectable == change.detectable else "-"]
+def _terminal_line(change: compare.MetricChange, num_paired: int) -> list[str]:
+    n = change.change.num_pairs
+    name = terminal_text(change.metric, 40) + (f" (n={n})" if n != num_paired else "")
+    numbers = numbers_of(change)
+    return [name, _word(change.verdict), *(numbers[column] for column in _TERMINAL_NUMBERS)]
 
 
-def _terminal_slices(comparison: Comparison, columns: int) -> Iterator[str]:
+def _terminal_slices(comparison: compare.Comparison, columns: int) -> Iterator[str]:
     slices: dict[tuple[str, ...], list[str]] = {}
     for change in shown_slices(comparison):
         where = f"{change.slice_key} {change.slice_value}"
@@ -318,14 +304,13 @@ def _terminal_slices(comparison: Comparison, columns: int) -> Iterator[str]:
         yield ""
         yield "changed in slices:"
     for verdict, where, test in list(slices)[:TERMINAL_SLICES]:
-        mark = verdict.upper() if verdict == REGRESSED else verdict
         title = f"{terminal_text(where, 80)}{' of ' + terminal_text(test, 80) if test else ''}"
-        yield from wrapped(f"  {mark} {title}: {', '.join(slices[verdict, where, test])}", columns)
+        yield from wrapped(f"  {_word(verdict)} {title}: {', '.join(slices[verdict, where, test])}", columns)
     if len(slices) > TERMINAL_SLICES:
         yield f"  {len(slices) - TERMINAL_SLICES} more slices in compare.md"
 
 
-def _terminal_cases(comparison: Comparison, columns: int) -> Iterator[str]:
+def _terminal_cases(comparison: compare.Comparison, columns: int) -> Iterator[str]:
     if not comparison.cases:
         return
     yield ""
@@ -336,7 +321,7 @@ def _terminal_cases(comparison: Comparison, columns: int) -> Iterator[str]:
         yield f"  {len(comparison.cases) - TERMINAL_CASES} more in compare.md and compare_cases.csv"
 
 
-def _terminal_case(change: CaseChange, columns: int) -> Iterator[str]:
+def _terminal_case(change: compare.CaseChange, columns: int) -> Iterator[str]:
     yield from wrapped(f"  {change.direction} {terminal_text(change.case_id, 120)}: {terminal_text(changed_scores(change), 300)}", columns)
     for name, text in zip(("base", "candidate"), differing_texts(change, columns - 20), strict=True):
         if text is not None:

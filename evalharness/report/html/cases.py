@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 from evalharness.report.html.page import packed_block, text_block
 from evalharness.report.html.pictures import PictureFile, picture_files, small_copies
-from evalharness.report.tables import OUTCOMES, Collected
+from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import printable
 from evalharness.runs.run_file import sample_lines
-from evalharness.runs.schema import Generation, Row, generations_of, mapping
+from evalharness.runs.schema import Generation, Row, generations_of, items_of, mapping
 
 ROWS_PER_PAGE = 5_000
 BYTES_PER_PAGE = 48_000_000
@@ -102,8 +102,7 @@ class PageRows:
 
 def _shown_generations(row: Row) -> Iterator[Generation]:
     """Yield the row's generations, those of its steps first, as they were made."""
-    steps: Sequence[Any] = row.get("steps") or ()
-    yield from (mapping(made) for step in steps if isinstance(step, list) for made in step)
+    yield from (mapping(made) for step in items_of(row.get("steps")) for made in items_of(step))
     yield from generations_of(row)
 
 
@@ -116,29 +115,29 @@ def case_anchor(eval_name: str, test: str, engine: str, case_id: str) -> str:
     return "case=" + quote(printable(f"{eval_name}::{test}[{engine}-{case_id}]"), safe="-_.!~*'()")
 
 
-def case_columns(collected: Collected, page: PageRows) -> dict[str, Any]:
+def case_columns(tables: RunTables, page: PageRows) -> dict[str, Any]:
     """Return the columns of the page's rows; the page's blocks must have been written."""
     rows = page.rows
-    evals, tests, engines = zip(*collected.row_keys[rows.start : rows.stop], strict=True) if rows else ((), (), ())
+    evals, tests, engines = zip(*tables.row_keys[rows.start : rows.stop], strict=True) if rows else ((), (), ())
     numbers = {outcome: number for number, outcome in enumerate(_OUTCOMES)}
     return {
         "names": {
-            "evals": collected.evals.names,
-            "tests": collected.tests.names,
-            "engines": collected.engines.names,
-            "checkpoints": [collected.checkpoints.get(engine, "") for engine in collected.engines.names],
+            "evals": tables.evals.names,
+            "tests": tables.tests.names,
+            "engines": tables.engines.names,
+            "checkpoints": [tables.checkpoints.get(engine, "") for engine in tables.engines.names],
             "outcomes": _OUTCOMES,
-            "tag_values": collected.tag_values.names,
+            "tag_values": tables.tag_values.names,
         },
         "first": rows.start,
         "eval": evals,
         "test": tests,
         "engine": engines,
-        "case": collected.case_ids[rows.start : rows.stop],
-        "outcome": [numbers[outcome] for outcome in collected.outcomes[rows.start : rows.stop]],
-        "problem": collected.row_problems[rows.start : rows.stop],
-        "scores": _sparse(collected.scores, collected.score_names.names, rows, round_values=True),
-        "tags": _sparse(collected.tags, collected.tag_keys.names, rows),
+        "case": tables.case_ids[rows.start : rows.stop],
+        "outcome": [numbers[outcome] for outcome in tables.outcomes[rows.start : rows.stop]],
+        "problem": tables.row_problems[rows.start : rows.stop],
+        "scores": _sparse(tables.row_scores, tables.score_names.names, rows, round_values=True),
+        "tags": _sparse(tables.row_tags, tables.tag_keys.names, rows),
         "blocks": page.starts,
         "pictures": page.pictures,
     }

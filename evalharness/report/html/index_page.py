@@ -71,21 +71,25 @@ def _read_cache(path: Path) -> dict[str, Any]:
         return {}
     runs = mapping(cache).get("runs") if mapping(cache).get("version") == _CACHE_VERSION else {}
     known = {name: entry for name, entry in mapping(runs).items() if isinstance(entry, list) and len(entry) == 3}
-    return {name: entry for name, entry in known.items() if {"name", "state", "started_at", "scores", "gates"} <= set(mapping(entry[2]))}
+    return {name: entry for name, entry in known.items() if _BROKEN.keys() <= mapping(entry[2]).keys()}
+
+
+_BROKEN: Entry = {
+    "name": "", "state": "broken", "started_at": "", "duration_s": None, "checkpoints": [], "evals": [], "counts": {}, "gates": {},
+    "failed": [], "scores": [], "problem": "",
+}  # fmt: skip
 
 
 def _entry(folder: Path) -> Entry:
-    entry: Entry = {"name": folder.name, "started_at": "", "duration_s": None, "checkpoints": [], "evals": [], "counts": {},
-                    "gates": {}, "failed": [], "scores": [], "problem": ""}  # fmt: skip
     try:
         run = read_run(folder)
     except RecordError as error:
-        return {**entry, "state": "broken", "problem": str(error)[:500]}
+        return {**_BROKEN, "name": folder.name, "problem": str(error)[:500]}
     gates = entries_of(run.get("gates"))
     failed = [f"{_name(gate.get('expression'))} on {_name(gate.get('engine'))}" for gate in gates if gate_state(gate) == "failed"]
     sizes = [(entry.get("name"), entry.get("num_cases")) for entry in entries_of(run.get("evals"))[:MAX_NAMES]]
     return {
-        **entry,
+        "name": folder.name,
         "state": run_state(run),
         "started_at": text_of(run.get("started_at"))[:40],
         "duration_s": run["duration_s"] if isinstance(run.get("duration_s"), (int, float)) else None,
@@ -96,7 +100,7 @@ def _entry(folder: Path) -> Entry:
         "failed": failed[:MAX_FAILED],
         "scores": _scores(gates),
         "problem": text_of(run.get("interrupted"))[:500],
-    }  # fmt: skip
+    }
 
 
 def _scores(gates: list[GateVerdict]) -> list[list[Any]]:
@@ -177,28 +181,17 @@ def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
     links = [(f"{folder}/{name}", text) for name, text in _PAGES if (report_dir / entry["name"] / name).is_file()]
     has = {text for _, text in links}
     shown = [(target, text) for target, text in links if not (text.endswith(".md") and text.removesuffix(".md") in has)]
-    gates, counts = entry["gates"], entry.get("counts", {})
-    failed = gates.get("failed", 0)
-    checkpoints = entry.get("checkpoints", [])
     return {
-        "name": entry["name"],
-        "target": shown[0][0] if shown else None,
+        **entry,
         "started": entry["started_at"][:16].replace("T", " "),
-        "duration": _duration(entry.get("duration_s")),
-        "state": entry["state"],
+        "duration": _duration(entry["duration_s"]),
         "state_text": _STATES.get(entry["state"], entry["state"]),
-        "problem": entry.get("problem", ""),
-        "checkpoints": checkpoints[:4],
-        "num_more": max(0, len(checkpoints) - 4),
-        "evals": [name if count is None else f"{name} ({count:,})" for name, count in entry.get("evals", [])],
-        "verdict": "failed" if failed else "passed" if gates.get("passed") else "none",
-        "gates": _gate_words(gates),
-        "failed": entry.get("failed", []),
-        "errors": counts.get("error", 0),
-        "invalid": counts.get("invalid", 0),
-        "scores": _brief(_last_engine(entry)),
+        "evals": [name if count is None else f"{name} ({count:,})" for name, count in entry["evals"]],
+        "verdict": next((state for state in ("failed", "passed") if entry["gates"].get(state)), "none"),
+        "gate_words": _gate_words(entry["gates"]),
+        "brief": _brief(_last_engine(entry)),
         "links": shown,
-    }  # fmt: skip
+    }
 
 
 def _gate_words(gates: Mapping[str, int]) -> str:

@@ -7,28 +7,17 @@ from statistics import median
 from typing import Any
 from urllib.parse import quote
 
-from evalharness.report.findings import findings, gate_state, verdict
-from evalharness.report.html.page import when_finite
+from evalharness.report.findings import gate_state, verdict
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title, tests_of
-from evalharness.report.tables import OUTCOMES, RunTables, Summary
-from evalharness.report.text import number_text, one_line, plural, printable
+from evalharness.report.tables import COUNTS, OUTCOMES, RunTables, Summary
+from evalharness.report.text import number_text, one_line, plural, printable, when_finite
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 NUM_SCORES = 8
 """Scores of a test that are shown at once; gates are always, all others behind a disclosure."""
 NUM_TABLE_LINES = 200
 _STATES = {"PASSED": "passed", "FAILED": "failed", "BROKEN": "failed", "INTERRUPTED": "interrupted"}
-_VALIDITY = (
-    ("malformed", "malformed", "miss"),
-    ("length_cap", "hit length cap", "miss"),
-    ("empty", "empty", "miss"),
-    ("unclosed", "unclosed thoughts", "miss"),
-    ("invalid", "invalid", "invalid"),
-    ("error", "errors", "error"),
-    ("skip", "skipped", "skip"),
-    ("fallback", "by the fallback backend", "miss"),
-    ("other", "unknown outcome", "other"),
-)
+_VALIDITY = ("malformed", "length_cap", "empty", "unclosed", "invalid", "error", "skip", "fallback", "other")
 _ALWAYS = ("malformed", "length_cap", "empty", "invalid", "error")
 
 Data = dict[str, Any]
@@ -83,17 +72,15 @@ def _score(name: str, engines: Sequence[str], means: Mapping[tuple[str, str], Su
     for engine in engines:
         mean = means.get((engine, name))
         gates_of_engine = [gate for gate in gates if gate.get("metric") == name and gate.get("engine") == engine]
-        value = when_finite(mean.mean) if mean is not None else next((when_finite(gate.get("value")) for gate in gates_of_engine), None)
+        first: GateVerdict = gates_of_engine[0] if gates_of_engine else {}
+        n = next((gate.get("n") for gate in gates_of_engine if isinstance(gate.get("n"), int)), None)
+        numbers = (first.get("value"), None, None, n) if mean is None else (mean.mean, mean.low, mean.high, mean.n)
         lines.append(
             {
                 "engine": engine,
-                "value": value,
-                "low": when_finite(mean.low) if mean is not None else None,
-                "high": when_finite(mean.high) if mean is not None else None,
-                "n": mean.n
-                if mean is not None
-                else next((gate.get("n") for gate in gates_of_engine if isinstance(gate.get("n"), int)), None),
-                "threshold": next((when_finite(gate.get("threshold")) for gate in gates_of_engine), None),
+                **dict(zip(("value", "low", "high"), map(when_finite, numbers), strict=False)),
+                "n": numbers[3],
+                "threshold": when_finite(first.get("threshold")),
                 "gates": [{"expression": text_of(gate.get("expression")), "state": gate_state(gate)} for gate in gates_of_engine],
                 "bad": any(gate_state(gate) == "failed" for gate in gates_of_engine),
             }
@@ -108,20 +95,21 @@ def _score(name: str, engines: Sequence[str], means: Mapping[tuple[str, str], Su
 
 def _chips(counts: Mapping[str, int]) -> list[Data]:
     chips: list[Data] = []
-    for name, text, kind in _VALIDITY:
+    for name in _VALIDITY:
         count = counts[name]
         if name == "malformed" and not counts["form_judged"]:
             continue
         if count or name in _ALWAYS:
             of = counts["form_judged"] if name == "malformed" else counts["cases"]
-            chips.append({"text": text, "count": f"{count:,} of {of:,}" if count else "0", "kind": kind if count else ""})
+            kind = name if name in (*OUTCOMES, "other") else "miss"
+            chips.append({"text": COUNTS[name], "count": f"{count:,} of {of:,}" if count else "0", "kind": kind if count else ""})
     return chips
 
 
 def breakdowns(tables: RunTables) -> list[Data]:
     """Return one table per test and tag with several values: cases, misses and the first scores, by value and engine."""
     tables_by_tag: list[Data] = []
-    if not tables.collected.tags:
+    if not tables.row_tags:
         return tables_by_tag
     for eval_name, test in tests_of(tables.tag_counts):
         metrics = [name for name in tables.metrics(eval_name, test) if not name.startswith("num_")][:6]
@@ -137,13 +125,8 @@ def breakdowns(tables: RunTables) -> list[Data]:
 def _breakdown(eval_name: str, test: str, tag: str, metrics: list[str], lines: list[Any], means: Mapping[tuple[str, ...], Summary]) -> Data:
     lines.sort(key=lambda line: line[0][4])
     has_engines = len({key[2] for key, _ in lines}) > 1
-    headers = [
-        (tag, False),
-        *([("engine", False)] if has_engines else []),
-        ("cases", True),
-        ("not passed", True),
-        *((name, True) for name in metrics),
-    ]
+    names = [tag, "engine"] if has_engines else [tag]
+    headers = [*((name, False) for name in names), *((name, True) for name in ("cases", "not passed", *metrics))]
     cells = []
     for key, row in lines[:NUM_TAG_LINES]:
         value = {"text": key[4], "href": cases_link(eval=eval_name, engine=key[2], **{f"tag.{tag}": key[4]})}
@@ -214,17 +197,12 @@ def failed_gates(tables: RunTables) -> list[Data]:
     ]
 
 
-def remarks(tables: RunTables) -> list[str]:
-    """Return caveats, as sentences."""
-    return [remark[:1].upper() + remark[1:] if remark.startswith(("all ", "the ")) else remark for remark in findings(tables)]
-
-
 def weak_slices(tables: RunTables) -> list[Data]:
     """Return the slices (cases of one tag) whose whole interval lies below the mean of all cases, the farthest behind first.
 
     Looked at are the scores with a gate, for a test without any the first one; those that are better when lower are turned round.
     """
-    if not tables.collected.tags:
+    if not tables.row_tags:
         return []
     ways = _ways(tables)
     slices: list[tuple[float, Data]] = []
@@ -287,13 +265,6 @@ def weak_lines(tables: RunTables) -> list[Data]:
 
 def problem_lines(tables: RunTables) -> Iterator[Mapping[str, Any]]:
     """Yield the reasons of what did not pass, the worst outcomes and the most frequent first."""
-    groups = sorted(tables.collected.problems.values(), key=lambda group: (_ORDER.index(group.outcome), -group.count))
+    groups = sorted(tables.problems.values(), key=lambda group: (_ORDER.index(group.outcome), -group.count))
     for group in groups[:NUM_PROBLEMS]:
-        yield {
-            "outcome": group.outcome,
-            "count": group.count,
-            "reason": group.problem or "no reason was recorded",
-            "where": f"{group.eval} on {group.engine}",
-            "excerpt": group.excerpt,
-            "link": cases_link(problem=str(group.number)),
-        }
+        yield {"of": group, "link": cases_link(problem=str(group.number))}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,11 +24,6 @@ from evalharness.report.text import number_text, one_line, plural, visible_text
 def percent(share: float) -> str:
     """Return a place on a scale from 0 to 1 as an SVG length."""
     return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
-
-
-def when_finite(value: Any) -> float | None:
-    """Return a number, None for anything that is none or not finite: templates ask `is not none`."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
 
 
 _FILTERS: Mapping[str, Callable[..., str]] = {"number": number_text, "percent": percent, "plural": plural, "short": one_line}
@@ -84,12 +78,7 @@ def _joined(names: tuple[str, ...]) -> str:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader(_PACKAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_shown,
+        loader=PackageLoader(_PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
     environment.filters.update(_FILTERS)
     return environment

@@ -28,7 +28,7 @@ from PIL import Image, ImageDraw, ImageFont
 from evalharness.api.errors import BackendError, ImageError
 from evalharness.api.images import load_image
 from evalharness.report.text import markdown_cell, one_line
-from evalharness.runs.schema import Generation
+from evalharness.runs.schema import Generation, entries_of
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
@@ -51,12 +51,10 @@ class PictureFile(NamedTuple):
 
 def picture_files(generation: Generation) -> Iterator[PictureFile]:
     """Yield the files of a generation's pictures, in the order in which it was shown them; unknown ones are left out."""
-    images = generation.get("images")
-    for image in images if isinstance(images, list) else ():
-        if isinstance(image, Mapping):
-            path, sha256 = image.get("path"), image.get("file_sha256") or image.get("sha256")
-            if isinstance(path, str) and isinstance(sha256, str):
-                yield PictureFile(path, sha256)
+    for image in entries_of(generation.get("images")):
+        path, sha256 = image.get("path"), image.get("file_sha256") or image.get("sha256")
+        if isinstance(path, str) and isinstance(sha256, str):
+            yield PictureFile(path, sha256)
 
 
 def small_copies(files: Iterable[PictureFile], num_on_page: int | None = None) -> Iterator[bytes | None]:
@@ -251,12 +249,7 @@ def _legend(
 
 
 def _draw_shapes(
-    panel: Image.Image,
-    shapes: Sequence[Shape],
-    numbers: Mapping[str, int],
-    scale: float,
-    dashed: bool,
-    font: FreeTypeFont | BitmapFont,
+    panel: Image.Image, shapes: Sequence[Shape], numbers: Mapping[str, int], scale: float, dashed: bool, font: FreeTypeFont | BitmapFont
 ) -> None:
     pen = ImageDraw.Draw(panel)
     for shape in shapes:

@@ -9,64 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
+from evalharness.report.findings import findings
+from evalharness.report.html import overview
 from evalharness.report.html.cases import PageRows, case_columns, page_ranges
-from evalharness.report.html.overview import (
-    breakdowns,
-    failed_gates,
-    given_tables,
-    outcome_counts,
-    problem_lines,
-    remarks,
-    score_cards,
-    verdict_of,
-    weak_lines,
-    weak_slices,
-)
 from evalharness.report.html.page import json_block, write_page
 from evalharness.report.html.pictures import PictureFile
-from evalharness.report.markdown import rerun_command, run_facts, value_text
+from evalharness.report.markdown import SECRET, option_lines, rerun_command, run_facts
 from evalharness.report.tables import RunTables
-from evalharness.report.text import plural
+from evalharness.report.text import when_finite
 from evalharness.report.writing import report_file
-from evalharness.runs.command_line import HIDDEN
-from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, mapping, text_of
+from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, items_of, mapping, text_of
 
 # Options that say where and how much was run, not what a case was asked.
-_NOT_OF_A_CASE = frozenset(
-    [
-        "backend",
-        "model",
-        "dtype",
-        "limit",
-        "shard",
-        "spot",
-        "run_id",
-        "resume",
-        "report_dir",
-        "report_html",
-        "baseline",
-        "wait",
-        "devices",
-        "share_devices",
-        "hang_timeout",
-    ]
-)
-_SECRET = re.compile(r"(?:^|_)(?:keys?|token|secrets?|password|passwd|credentials?|auth\w*)$", re.IGNORECASE)
-
-
-def option_lines(run: RunFile) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
-    """Return name, value and origin of the options that were set, and of those that have their default.
-
-    No option holds a secret; one whose name says that it does is shown without its value all the same.
-    """
-    chosen: list[tuple[str, str, str]] = []
-    default: list[tuple[str, str, str]] = []
-    for name, option in mapping(run.get("config")).items():
-        entry = mapping(option)
-        origin = text_of(entry.get("origin")) or "default"
-        value = HIDDEN if _SECRET.search(name) and entry.get("value") is not None else value_text(entry.get("value"))
-        (default if origin == "default" else chosen).append((name, value, origin))
-    return chosen, default
+_NOT_OF_A_CASE = frozenset({
+    "backend", "model", "dtype", "limit", "shard", "spot", "run_id", "resume", "report_dir", "report_html", "baseline", "wait", "devices",
+    "share_devices", "hang_timeout",
+})  # fmt: skip
 
 
 def rerun_commands(run: RunFile) -> dict[str, str]:
@@ -86,15 +44,15 @@ def _set_for_cases(run: RunFile) -> Iterator[str]:
         entry = mapping(option)
         value, origin = entry.get("value"), text_of(entry.get("origin"))
         was_set = origin.startswith(("command line", "environment"))
-        if not was_set or value is None or name in _NOT_OF_A_CASE or _SECRET.search(name):
+        if not was_set or value is None or name in _NOT_OF_A_CASE or SECRET.search(name):
             continue
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
             yield flag if value else flag.replace("--", "--no-", 1)
         elif isinstance(value, (str, int, float)):
             yield from (flag, str(value))
-        elif isinstance(value, list):
-            yield from (word for part in value for word in (flag, text_of(part)))
+        else:
+            yield from (word for part in items_of(value) for word in (flag, text_of(part)))
 
 
 _LATER_PAGE = re.compile(r"report-([2-9]|[1-9]\d+)\.html")
@@ -119,7 +77,7 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
             "href": page_name(number),
             "first": rows.start + 1,
             "last": rows.stop,
-            "counts": dict(Counter(tables.collected.outcomes[rows.start : rows.stop])),
+            "counts": dict(Counter(tables.outcomes[rows.start : rows.stop])),
         }
         for number, rows in enumerate(ranges, start=1)
     ]
@@ -149,7 +107,7 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
 
 def _blocks(tables: RunTables, page: PageRows) -> Iterator[str]:
     yield from page.blocks()
-    yield json_block("cases-index", case_columns(tables.collected, page))
+    yield json_block("cases-index", case_columns(tables, page))
     yield json_block("rerun", rerun_commands(tables.run))
     yield json_block("pictures-missing", page.num_missing)
 
@@ -159,17 +117,17 @@ def _context(tables: RunTables) -> dict[str, Any]:
     chosen, default = option_lines(run)
     return {
         "run_id": text_of(run.get("run_id")) or tables.run_dir.name,
-        "verdict": verdict_of(tables),
+        "verdict": overview.verdict_of(tables),
         "facts": _headline_facts(tables),
-        "outcomes": outcome_counts(tables),
-        "cards": score_cards(tables),
-        "failed_gates": failed_gates(tables),
-        "remarks": remarks(tables),
-        "weak_lines": weak_lines(tables),
-        "weak_slices": weak_slices(tables),
-        "problems": list(problem_lines(tables)),
-        "breakdowns": breakdowns(tables),
-        "given_tables": given_tables(tables),
+        "outcomes": overview.outcome_counts(tables),
+        "cards": overview.score_cards(tables),
+        "failed_gates": overview.failed_gates(tables),
+        "remarks": findings(tables, capitals=True),
+        "weak_lines": overview.weak_lines(tables),
+        "weak_slices": overview.weak_slices(tables),
+        "problems": list(overview.problem_lines(tables)),
+        "breakdowns": overview.breakdowns(tables),
+        "given_tables": overview.given_tables(tables),
         "run_facts": list(run_facts(run)),
         "engines": [_engine(entry) for entry in entries_of(run.get("engines"))],
         "options_chosen": chosen,
@@ -182,9 +140,7 @@ def _context(tables: RunTables) -> dict[str, Any]:
 
 
 def _headline_facts(tables: RunTables) -> list[str]:
-    run, codes = tables.run, tables.collected
-    num_cases = sum(tables.num_cases.values())
-    facts = [f"{plural(num_cases, 'case')} in {plural(len(codes.evals.names), 'eval')} on {plural(len(codes.engines.names), 'engine')}"]
+    run, facts = tables.run, [tables.extent()]
     if started := text_of(run.get("started_at")):
         facts.append(f"{started[:10]} {started[11:16]} UTC")
     if isinstance(run.get("duration_s"), (int, float)):
@@ -199,28 +155,16 @@ def _headline_facts(tables: RunTables) -> list[str]:
 
 
 def _engine(entry: EngineEntry) -> dict[str, Any]:
-    settings = [
-        (name, text_of(value) if not isinstance(value, (dict, list)) else str(value))
-        for name, value in mapping(entry.get("settings")).items()
-    ]
-    path = text_of(entry.get("checkpoint_path"))
+    settings = [(name, text_of(value)) for name, value in mapping(entry.get("settings")).items()]
+    path, load_s = text_of(entry.get("checkpoint_path")), entry.get("load_s")
     facts = [("checkpoint", path), ("backend", text_of(entry.get("backend"))), ("fingerprint", text_of(entry.get("fingerprint"))[:16])]
     facts += [("chat template", text_of(entry.get("template_sha256"))[:16]), ("base", text_of(entry.get("base_path")))]
-    facts.append(("chosen by auto", text_of(entry.get("chosen"))))
-    if isinstance(entry.get("load_s"), (int, float)):
-        facts.append(("loading", f"{entry['load_s']:.1f} s"))
-    training = mapping(entry.get("training"))
-    facts += [(f"training {name}", text_of(value)) for name, value in training.items() if value is not None]
+    facts += [("chosen by auto", text_of(entry.get("chosen"))), ("loading", f"{load_s:.1f} s" if isinstance(load_s, (int, float)) else "")]
+    facts += [(f"training {name}", text_of(value)) for name, value in mapping(entry.get("training")).items()]
     return {"id": text_of(entry.get("id")), "name": PurePath(path).name, "facts": [fact for fact in facts if fact[1]], "settings": settings}
 
 
 def _throughput(entry: Throughput) -> dict[str, Any]:
-    seconds, tokens = entry.get("generation_s"), entry.get("num_completion_tokens")
-    rate = tokens / seconds if isinstance(tokens, (int, float)) and isinstance(seconds, (int, float)) and seconds else None
-    return {
-        "engine": text_of(entry.get("engine")),
-        "generations": entry.get("num_generations"),
-        "tokens": tokens,
-        "seconds": seconds,
-        "rate": rate,
-    }
+    seconds, tokens = when_finite(entry.get("generation_s")), when_finite(entry.get("num_completion_tokens"))
+    rate = tokens / seconds if tokens is not None and seconds else None
+    return {"of": entry, "engine": text_of(entry.get("engine")), "rate": rate}

@@ -13,7 +13,7 @@ from evalharness.report.csv import write_csv
 from evalharness.report.html.page import render
 from evalharness.report.terminal import fit, table_lines, wrapped
 from evalharness.report.text import number_text, one_line, terminal_text
-from evalharness.report.timeline.page import best_note, category_curves, falls, gate_metrics, main_curves, point_name, write_timeline_page
+from evalharness.report.timeline.page import best_note, category_curves, falls, main_curves, point_name, write_timeline_page
 from evalharness.report.writing import report_file
 
 COLUMNS = [
@@ -104,7 +104,7 @@ def timeline_lines(timelines: Sequence[Timeline], notes: Sequence[str], columns:
                 yield from wrapped(f"! {terminal_text(f'{point.name} was asked differently: {point.asked_otherwise}', 300)}", columns)
         for test in timeline.tests():
             lines = [[terminal_text(f"{test[0]}::{test[1]}", 60), "best", "mean", "95 % interval", "last", "significance"]]
-            for curve in main_curves(timeline, test, held=gate_metrics(timeline)):
+            for curve in main_curves(timeline, test):
                 best = curve.best_mean
                 if best is not None and len(lines) <= NUM_LINES:
                     interval = f"{number_text(best.low)} … {number_text(best.high)}" if best.low == best.low else "-"
@@ -152,9 +152,8 @@ def write_picture(timeline: Timeline, path: Path) -> Path:
 
 
 def _blocks(timeline: Timeline) -> Iterator[tuple[str, list[Curve]]]:
-    gated = gate_metrics(timeline)
     for test in timeline.tests():
-        yield f"{test[0]} · {test[1]}", main_curves(timeline, test, NUM_METRICS, gated)
+        yield f"{test[0]} · {test[1]}", main_curves(timeline, test, NUM_METRICS)
         categories = category_curves(timeline.curves, test, NUM_CATEGORIES)
         if categories:
             yield f"{test[0]} · by category, largest loss first", categories

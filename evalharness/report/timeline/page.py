@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,19 +38,14 @@ def moved(curve: Curve) -> float:
 
 def lost(curve: Curve) -> float:
     """Return the largest fall from one checkpoint to any later one, 0 or more; for metrics better when lower, the largest rise."""
-    sign = -1 if curve.direction == "lower" else 1
-    best, fall = -float("inf"), 0.0
-    for value in curve.values:
-        best = max(best, sign * value.mean)
-        fall = max(fall, best - sign * value.mean)
-    return fall
+    means = [-value.mean if curve.direction == "lower" else value.mean for value in curve.values]
+    return max(best - mean for best, mean in zip(accumulate(means, max), means, strict=True))
 
 
-def main_curves(
-    timeline: Timeline, test: tuple[str, str], most: int | None = None, held: Collection[tuple[str, str, str]] = ()
-) -> list[Curve]:
-    """Return the curves of a test over all cases: metrics of gates (`held`), others by how far they moved, then rates of every test."""
+def main_curves(timeline: Timeline, test: tuple[str, str], most: int | None = None) -> list[Curve]:
+    """Return the curves of a test over all cases: metrics of gates, others by how far they moved, then rates of every test."""
     of_test = [curve for curve in timeline.curves if (curve.eval, curve.test) == test and not curve.slice_key]
+    held = gate_metrics(timeline)
 
     def rank(curve: Curve) -> tuple[bool, bool, float]:
         return (*test, curve.metric) not in held, curve.metric in _ALWAYS_LAST, -moved(curve)
@@ -95,9 +91,7 @@ def write_timeline_page(timelines: Sequence[Timeline], notes: Sequence[str], pat
 def _track(timeline: Timeline) -> dict[str, Any]:
     points, fallen = timeline.track.points, falls(timeline)
     return {
-        "label": timeline.track.label,
-        "is_by_step": timeline.track.is_by_step,
-        "num_points": len(points),
+        "of": timeline.track,
         "first": point_name(timeline, 0),
         "last": point_name(timeline, len(points) - 1),
         "remarks": [f"{point.name} was asked differently: {point.asked_otherwise}" for point in points if point.asked_otherwise],
@@ -118,21 +112,17 @@ def point_name(timeline: Timeline, place: int) -> str:
 def _best_table(timeline: Timeline, test: tuple[str, str]) -> dict[str, Any]:
     """Return the lines of the table that says which checkpoint is best; metrics that have no better way are left out."""
     lines = []
-    for curve in main_curves(timeline, test, held=gate_metrics(timeline)):
+    for curve in main_curves(timeline, test):
         best, last = curve.best_mean, curve.values[-1]
         if curve.best is None or best is None:
             continue
         is_fine = last.place == best.place or last.place in curve.best.alike
         lines.append(
             {
-                "metric": curve.metric,
-                "lower": curve.direction == "lower",
+                "of": curve,
                 "best": point_name(timeline, best.place),
-                "clear": not curve.best.alike,
                 "note": best_note(timeline, curve),
-                "value": _number(best.mean),
-                "low": _number(best.low),
-                "high": _number(best.high),
+                **_numbers(best),
                 "last": _number(last.mean),
                 "last_is_alike": is_fine,
             }
@@ -184,10 +174,17 @@ def _fall_line(timeline: Timeline, curve: Curve, best: Mean, worst: Mean) -> dic
     return {
         "where": curve.slice_value or curve.metric,
         "what": f"{curve.metric}, {curve.eval}" if curve.slice_key else curve.eval,
-        "best": number_text(best.mean), "at_best": point_name(timeline, best.place), "n": worst.n,
-        "value": _number(worst.mean), "low": _number(worst.low), "high": _number(worst.high), "at": point_name(timeline, worst.place),
+        "best": number_text(best.mean),
+        "at_best": point_name(timeline, best.place),
+        "n": worst.n,
+        **_numbers(worst),
+        "at": point_name(timeline, worst.place),
         "peak": _number(best.mean),
-    }  # fmt: skip
+    }
+
+
+def _numbers(mean: Mean) -> dict[str, float | None]:
+    return {"value": _number(mean.mean), "low": _number(mean.low), "high": _number(mean.high)}
 
 
 def _speed(timeline: Timeline, place: int) -> dict[str, str]:
@@ -232,7 +229,7 @@ def _curves(timeline: Timeline, folder: Path) -> dict[str, Any]:
     held = gate_metrics(timeline)
     ordered: list[Curve] = []
     for test in timeline.tests():
-        ordered += main_curves(timeline, test, held=held)
+        ordered += main_curves(timeline, test)
         categories = category_curves(timeline.curves, test)
         ordered += categories
         ordered += [c for c in timeline.curves if (c.eval, c.test) == test and c.slice_key and c not in categories]

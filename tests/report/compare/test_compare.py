@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
+from rich.cells import cell_len
 
 from evalharness.analysis.comparison.compare import Comparison, compare
 from evalharness.analysis.comparison.sides import read_side
@@ -20,11 +22,9 @@ from evalharness.report.compare.text import (
     comparison_lines,
     conclusion,
     differing_texts,
-    interval_text,
-    p_text,
+    numbers_of,
     signed,
 )
-from evalharness.report.text import display_width
 from tests.analysis.comparison.runs import ENGINE, cases, pair, run_dir
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import invalid, row
@@ -75,10 +75,8 @@ def markdown(comparison: Comparison) -> str:
 
 
 class TestWording:
-    def test_the_conclusion_names_what_fell_and_where(self, fallen: Comparison) -> None:
+    def test_the_conclusion_names_what_fell_and_where(self, fallen: Comparison, tmp_path: Path) -> None:
         assert conclusion(fallen).startswith("REGRESSED: f1; REGRESSED in 1 slice: kind first; no")
-
-    def test_without_a_change_it_says_so(self, tmp_path: Path) -> None:
         assert conclusion(compared(tmp_path, cases([1.0] * 5), cases([1.0] * 5))) == "not enough data in 4 metrics"
         assert conclusion(compared(tmp_path, cases([1.0] * 99), cases([1.0] * 99))) == "no difference shown in 4 metrics"
 
@@ -88,10 +86,7 @@ class TestWording:
     def test_a_difference_has_its_sign(self, value: float, text: str) -> None:
         assert signed(value) == text
 
-    def test_small_p_values_are_bounded(self) -> None:
-        assert [p_text(p) for p in (0.0, 0.0004, 0.04, 1.0)] == ["<0.001", "<0.001", "0.040", "1.000"]
-
-    def test_changed_scores_leave_counts_out_and_say_how_many_more(self, tmp_path: Path) -> None:
+    def test_changed_scores_and_texts_are_short(self, tmp_path: Path) -> None:
         names = [*(f"m{number}" for number in range(8)), "num_x"]
         base, candidate = ([row("a", scores=dict.fromkeys(names, value), outcome=word)] for value, word in ((1, "pass"), (0, "miss")))
         (change,) = compared(tmp_path, base, candidate).cases
@@ -99,16 +94,16 @@ class TestWording:
         assert shown.startswith("pass → miss, m0 1.000 → 0.000, ")
         assert shown.endswith(", 2 more")
         assert "num_x" not in shown
-
-    def test_long_texts_are_shown_from_where_they_differ(self, tmp_path: Path) -> None:
         same = "x" * 500
         (change,) = compared(tmp_path, [row("a", text=same + "1")], [row("a", text=same + "2", scores={"valid": 0.0})]).cases
         assert differing_texts(change, 100) == (f"…{'x' * 30}1", f"…{'x' * 30}2")
         assert differing_texts(change, 1000) == (same + "1", same + "2")
 
-    def test_no_interval_is_a_dash(self, tmp_path: Path) -> None:
+    def test_no_interval_is_a_dash_and_small_p_values_are_bounded(self, tmp_path: Path) -> None:
         change = compared(tmp_path, cases([5.0], metric="x"), cases([5.0], metric="x")).metrics[-1]
-        assert interval_text(change) == "-"
+        assert numbers_of(change)["interval"] == "-"
+        shown = [numbers_of(replace(change, p_corrected=p))["p"] for p in (0.0, 0.0004, 0.04, 1.0)]
+        assert shown == ["<0.001", "<0.001", "0.040", "1.000"]
 
 
 class TestTerminal:
@@ -124,13 +119,13 @@ class TestTerminal:
     @pytest.mark.parametrize("columns", [1, 60, 80, 120, 300])
     def test_no_line_is_wider_than_the_terminal_and_the_verdict_is_never_cut(self, fallen: Comparison, columns: int) -> None:
         lines = list(comparison_lines([fallen], columns))
-        assert max(map(display_width, lines)) <= max(columns, 40)
+        assert max(map(cell_len, lines)) <= max(columns, 40)
         assert any("REGRESSED" in line for line in lines if line.startswith("f1 "))
 
     def test_hostile_texts_cannot_steer_it(self, hostile: Comparison) -> None:
         for line in comparison_lines([hostile], 120):
             assert not re.search(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", line)
-            assert display_width(line) <= 120
+            assert cell_len(line) <= 120
 
 
 class TestMarkdown:
@@ -199,14 +194,11 @@ class TestCsv:
                     assert not any(ord(char) < 32 and char not in "\n\t" for char in cell)
 
 
-def test_several_comparisons_share_the_files(tmp_path: Path, fallen: Comparison) -> None:
+def test_several_comparisons_share_the_files_and_give_the_same_bytes(tmp_path: Path, fallen: Comparison) -> None:
     paths = write_comparison([fallen, fallen], tmp_path / "out")
     assert [path.name for path in paths] == ["compare.html", "compare.md", "compare.csv", "compare_cases.csv"]
     shown = paths[1].read_text("utf-8")
     assert shown.startswith("# 2 comparisons\n\n| candidate")
     assert shown.count("### Changed cases") == 2
-
-
-def test_the_same_comparison_gives_the_same_bytes(tmp_path: Path, fallen: Comparison) -> None:
     first = [path.read_bytes() for path in write_comparison([fallen], tmp_path / "a")]
     assert first == [path.read_bytes() for path in write_comparison([fallen], tmp_path / "b")]

@@ -65,6 +65,15 @@ class TestAtAGlance:
         assert shown.index("REGRESSED") < hidden < shown.index(FORGOTTEN, hidden)
         assert shown.index("average hides") < shown.index("160 of 160 cases paired")
         assert re.search(rf"{FORGOTTEN}</th><td>f1 of category<br><span class=\"muted small\">all cases: 1\.000 → 0\.875", shown)
+        shown = markup(written(forgetful))
+        bar = next(part for part in re.findall(r'<svg class="bar change.*?</svg>', shown, re.DOTALL) if "-0.125" in part)
+        low, high = (float(end) for end in re.findall(r'class="interval" x1="([\d.]+)%" x2="([\d.]+)%"', bar)[0])
+        (at,) = (float(place) for place in re.findall(r'class="value" cx="([\d.]+)%"', bar))
+        assert low < at < high < 50.0
+        assert 'class="blind"' in bar
+        shown = markup(written(forgetful))
+        assert re.search(r"<summary>no difference shown in \d+ metrics</summary>", shown)
+        assert "length_rate" in shown
 
     def test_a_slice_that_fell_as_far_as_the_whole_hides_nothing(self, tmp_path: Path) -> None:
         base = [{**one, "tags": {"site": "ab"[n % 2]}} for n, one in enumerate(cases([1.0] * 60))]
@@ -72,19 +81,6 @@ class TestAtAGlance:
         found = compared(tmp_path, base, candidate)
         assert [change.slice_value for change in found.slices if change.verdict == "regressed"] == ["a", "b"]
         assert hidden_slices(found) == []
-
-    def test_intervals_and_what_could_have_been_shown_are_drawn(self, forgetful: Comparison) -> None:
-        shown = markup(written(forgetful))
-        bar = next(part for part in re.findall(r'<svg class="bar change.*?</svg>', shown, re.DOTALL) if "-0.125" in part)
-        low, high = (float(end) for end in re.findall(r'class="interval" x1="([\d.]+)%" x2="([\d.]+)%"', bar)[0])
-        (at,) = (float(place) for place in re.findall(r'class="value" cx="([\d.]+)%"', bar))
-        assert low < at < high < 50.0
-        assert 'class="blind"' in bar
-
-    def test_metrics_without_a_difference_are_folded_away_but_there(self, forgetful: Comparison) -> None:
-        shown = markup(written(forgetful))
-        assert re.search(r"<summary>no difference shown in \d+ metrics</summary>", shown)
-        assert "length_rate" in shown
 
     def test_several_candidates_have_a_table_of_verdicts(self, tmp_path: Path, forgetful: Comparison) -> None:
         other = run_dir(tmp_path / "same", [dense_row(number, says=True) for number in range(160)], {"fingerprint": "f3"})
@@ -101,7 +97,7 @@ class TestAtAGlance:
 
 
 class TestCases:
-    def test_both_texts_scores_and_shapes_are_there(self, forgetful: Comparison) -> None:
+    def test_both_texts_scores_and_shapes_are_there(self, forgetful: Comparison, tmp_path: Path) -> None:
         page = written(forgetful)
         data = block(page, "comparisons")
         assert len(data["cases"]) == 20
@@ -110,6 +106,8 @@ class TestCases:
         assert [side["text"] for side in detail["sides"]] == [f"said {FORGOTTEN}", "said"]
         assert [len(side["shapes"]) for side in detail["sides"]] == [1, 0]
         assert detail["truth"] == [{"kind": "bbox_2d", "points": [0.1, 0.2, 0.3, 0.4], "label": FORGOTTEN}]
+        found = compared(tmp_path, [row("a", scores={"f1": 1.0}, text="x" * 50_000)], [row("a", scores={"f1": 0.0})])
+        assert block(written(found), "details-0")[0]["sides"][0]["cut"] == 30_000
 
     def test_a_photo_is_shown_once_for_both_sides_and_only_as_it_was(self, tmp_path: Path) -> None:
         photo = tmp_path / "photo.jpg"
@@ -143,10 +141,6 @@ class TestCases:
         path = write_comparison([found], tmp_path / "out")[0]
         links = block(path.read_text("utf-8"), "details-0")[0]["links"]
         assert links == [None, "../cand/report.html#case=stage_a%3A%3Atest_summary%5Bhf%3Atiny-a%20b%5D"]
-
-    def test_a_long_text_is_cut_and_says_so(self, tmp_path: Path) -> None:
-        found = compared(tmp_path, [row("a", scores={"f1": 1.0}, text="x" * 50_000)], [row("a", scores={"f1": 0.0})])
-        assert block(written(found), "details-0")[0]["sides"][0]["cut"] == 30_000
 
 
 def test_hostile_texts_stay_text(tmp_path: Path) -> None:

@@ -27,9 +27,7 @@ def test_rows_come_back_whole_but_for_ids_and_log_probabilities(tmp_path, separa
     samples.append(row("ids", generation=generation(token_ids=[1, 2], logprobs=[-0.5, -1e-9], text=',"token_ids":[1, 2]')))
     write_run(tmp_path, [])
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(sample, separators=separators) + "\n" for sample in samples))
-
     found = _rows_of(PageRows(tmp_path, range(len(samples))).blocks())
-
     expected = json.loads(json.dumps(samples))
     del expected[-1]["generation"]["token_ids"], expected[-1]["generation"]["logprobs"]
     assert found == expected
@@ -48,10 +46,8 @@ def test_blocks_and_columns_speak_of_the_same_rows_whatever_lines_are_empty_or_t
     tables = load_tables(tmp_path)
     (whole,) = page_ranges(tmp_path)
     page = PageRows(tmp_path, whole)
-
     found = _rows_of(page.blocks())
-
-    columns = case_columns(tables.collected, page)
+    columns = case_columns(tables, page)
     assert [one["case_id"] for one in found] == list(columns["case"]) == [f"case-{number}" for number in range(5)]
     assert columns["blocks"] == [0, 2, 4]
 
@@ -63,11 +59,7 @@ def test_a_page_ends_by_rows_or_by_bytes(tmp_path, monkeypatch):
     assert page_ranges(tmp_path) == [range(4), range(4, 8), range(8, 10)]
     monkeypatch.setattr(case_rows, "BYTES_PER_PAGE", 10)
     assert page_ranges(tmp_path) == [range(number, number + 1) for number in range(10)]
-
-
-def test_a_run_without_samples_has_one_empty_page(tmp_path):
-    (tmp_path / "run.json").write_text("{}")
-
+    (tmp_path / "samples.jsonl").unlink()
     assert page_ranges(tmp_path) == [range(0)]
 
 
@@ -75,9 +67,7 @@ def test_columns_of_a_later_page_are_its_own(tmp_path):
     write_run(tmp_path, [row(f"case-{number}", scores={"f1": number}, tags={"mission": f"m{number}"}) for number in range(6)])
     page = PageRows(tmp_path, range(4, 6))
     list(page.blocks())
-
-    columns = case_columns(load_tables(tmp_path).collected, page)
-
+    columns = case_columns(load_tables(tmp_path), page)
     assert (columns["case"], columns["scores"], columns["first"]) == (["case-4", "case-5"], {"f1": [4.0, 5.0]}, 4)
     assert [columns["names"]["tag_values"][code] for code in columns["tags"]["mission"]] == ["m4", "m5"]
 

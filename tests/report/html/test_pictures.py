@@ -28,27 +28,18 @@ def _opened(copy: bytes) -> Image.Image:
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.bmp"])
 def test_a_copy_is_a_jpeg_within_its_bounds(tmp_path, name):
     copy = small_copy(_photo(tmp_path / name), 320, 20_000)
-
     assert len(copy) <= 20_000
     assert _opened(copy).format == "JPEG"
     assert max(_opened(copy).size) <= 320
 
 
-def test_a_small_photo_is_never_enlarged(tmp_path):
+def test_a_copy_is_upright_never_enlarged_and_carries_no_metadata(tmp_path):
     assert _opened(small_copy(_photo(tmp_path / "a.png", (40, 30)), 320, 20_000)).size == (40, 30)
-
-
-def test_a_copy_stands_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
-
     assert _opened(small_copy(_photo(tmp_path / "a.jpg", (400, 200), exif=exif), 100, 20_000)).size == (50, 100)
-
-
-def test_a_copy_carries_nothing_of_the_files_metadata(tmp_path):
     exif = Image.Exif()
     exif[0x010E] = "where I live"
-
     assert b"where I live" not in small_copy(_photo(tmp_path / "a.jpg", exif=exif), 100, 20_000)
 
 
@@ -68,21 +59,17 @@ def test_a_file_that_is_not_what_was_recorded_is_not_shown(tmp_path, what, monke
         monkeypatch.setattr("evalharness.report.html.pictures.MAX_FILE_BYTES", 100)
     else:
         file = PictureFile("a\0.jpg", file.sha256)
-
     assert small_copy(file, 320, 20_000) is None
 
 
 def test_many_pictures_share_what_a_page_may_hold(tmp_path):
     file = _photo(tmp_path / "a.png", (300, 300))
-
     copies = list(small_copies([file] * 300))
-
     assert sum(map(len, copies)) <= MAX_BYTES
 
 
 def test_of_a_made_picture_the_file_behind_it_is_shown():
     images = [{"path": "/a.jpg", "sha256": "of the copy", "file_sha256": "of the file"}, {"path": "/b.jpg", "sha256": "b"}]
-
     assert list(picture_files({"images": images})) == [PictureFile("/a.jpg", "of the file"), PictureFile("/b.jpg", "b")]
 
 
@@ -105,23 +92,19 @@ def edge_colours(picture: Image.Image, left: int) -> list[tuple[int, ...]]:
     return [picture.getpixel((left + x, y)) for x in range(2 * 40 + 10, 2 * 200 - 10)]  # type: ignore[misc]
 
 
-def test_truth_is_solid_and_prediction_dashed() -> None:
+def test_shapes_are_drawn_on_the_enlarged_photo_beside_a_legend() -> None:
     picture = overlay(GREY, [BOX], [BOX])
     assert len(set(edge_colours(picture, 0))) == 1
     dashes = edge_colours(picture, LEFT)
     assert (128, 128, 128) in dashes
     assert overlays.COLOURS[0] in dashes
-
-
-def test_the_photo_is_enlarged_and_shown_twice_beside_a_legend() -> None:
     picture = overlay(GREY, [], [])
     assert picture.width == 2 * overlays.PANEL_EDGE + overlays.LEGEND_WIDTH + 2 * overlays.MARGIN
     assert picture.height >= overlays.HEADING_HEIGHT + 480
-
-
-def test_lines_have_marks_at_their_points() -> None:
     picture = overlay(GREY, [LINE], [])
     assert picture.getpixel((600, overlays.HEADING_HEIGHT + 440)) == overlays.COLOURS[0]
+    shapes = [Shape("bbox_2d", (0, 0, 9, 9), f"kind {number}") for number in range(300)]
+    assert overlay(GREY, shapes, []).height < 3000
 
 
 @pytest.mark.parametrize(
@@ -144,11 +127,6 @@ def test_any_shape_can_be_drawn(shape: Shape) -> None:
 @pytest.mark.parametrize("size", [(4, 800), (800, 4), (1, 1)], ids=str)
 def test_any_photo_can_be_shown(size: tuple[int, int]) -> None:
     assert overlay(Image.new("L", size), [BOX], []).mode == "RGB"
-
-
-def test_hundreds_of_categories_fit() -> None:
-    shapes = [Shape("bbox_2d", (0, 0, 9, 9), f"kind {number}") for number in range(300)]
-    assert overlay(GREY, shapes, []).height < 3000
 
 
 def test_without_a_chinese_font_the_legend_says_so_and_gives_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from evalharness.api.errors import BROKEN, RecordError
 from evalharness.report.html.overview import weak_lines, weak_slices
-from evalharness.report.html.report_page import option_lines, rerun_commands, write_report_pages
+from evalharness.report.html.report_page import rerun_commands, write_report_pages
+from evalharness.report.markdown import option_lines
 from evalharness.report.tables import load_tables
 from evalharness.report.writing import write_reports
 from tests.report.runs import gate, row, rows, write_run
@@ -21,7 +22,6 @@ def _page(run_dir):
 
 def test_the_same_run_gives_the_same_page(tmp_path):
     pages = {_page(write_run(tmp_path / name, rows(3), gates=[gate()])) for name in ("one", "two")}
-
     assert len(pages) == 1
 
 
@@ -29,9 +29,7 @@ def test_pages_that_an_earlier_report_had_more_are_removed(tmp_path):
     write_run(tmp_path, rows(2))
     for name in ("report-2.html", "report-17.html", "report-1.html", "report-final.html"):
         (tmp_path / name).touch()
-
     _page(tmp_path)
-
     assert sorted(path.name for path in tmp_path.glob("*.html")) == ["report-1.html", "report-final.html", "report.html"]
 
 
@@ -41,7 +39,6 @@ def test_an_option_whose_name_says_secret_is_shown_without_its_value(name):
         "config": {name: {"value": "hf_abc", "origin": "command line"}},
         "engines": [{"id": "hf:a", "checkpoint_path": "a", "backend": "hf"}],
     }
-
     assert option_lines(run) == ([(name, "…", "command line")], [])
     assert "hf_abc" not in rerun_commands(run)["hf:a"]
 
@@ -55,9 +52,7 @@ def test_a_case_is_asked_again_with_what_was_set_for_it_and_nothing_else():
     }  # fmt: skip
     config = {name: {"value": value, "origin": origin} for name, (value, origin) in settings.items()}
     engine = {"id": "hf:a@bfloat16", "checkpoint_path": "/models/it's", "backend": "hf", "dtype": "bfloat16"}
-
     command = rerun_commands({"config": config, "engines": [engine]})["hf:a@bfloat16"]
-
     assert shlex.split(command) == [
         "--model", "/models/it's", "--backend", "hf", "--dtype", "bfloat16", "--max-new-tokens", "64", "--seed", "3", "--coordinates",
         "a*=unit", "--coordinates", "pixels", "--enforce-eager", "--no-trust-remote-code", "--data", "/my data",
@@ -72,9 +67,7 @@ def test_a_slice_far_behind_is_named_and_one_of_few_cases_is_not(tmp_path):
     samples = [*_tagged("good", 40, 1.0), *_tagged("bad", 20, 0.0), *_tagged("rare", 2, 0.0)]
     gates = [gate(metric="f1", expression="f1 >= 0.5"), gate(metric="cap", expression="cap <= 0.5")]
     write_run(tmp_path, samples, gates=gates)
-
     found = weak_slices(load_tables(tmp_path))
-
     assert [(one["value"], one["metric"]) for one in found] == [("bad", "f1"), ("bad", "cap")]
     assert found[0]["text"] == "0.000 on 20 cases, 0.645 over all"
     assert found[0]["link"] == "#cases?eval=stage_a&engine=hf%3Atiny&tag.mission=bad"
@@ -84,9 +77,7 @@ def test_lines_far_below_their_tables_median_are_named_the_farthest_first(tmp_pa
     values = {"a": 1.0, "b": 0.95, "c": 0.9, "d": 0.5, "e": 0.0, "f": None}
     lines = [{"category": name, "mean F1": 0.0, "F1": value} for name, value in values.items()]
     write_run(tmp_path, rows(1), tables=[{"eval": "dense", "test": "t", "engine": "hf:a", "title": "Categories", "rows": lines}])
-
     found = weak_lines(load_tables(tmp_path))
-
     assert [(one["name"], one["text"]) for one in found] == [
         ("e", "0.000, the median of 5 is 0.900"),
         ("d", "0.500, the median of 5 is 0.900"),
@@ -100,14 +91,12 @@ def broken_page(monkeypatch):
     def fail(tables):
         raise KeyError("no such cell")
 
-    monkeypatch.setattr("evalharness.report.html.report_page.score_cards", fail)
+    monkeypatch.setattr("evalharness.report.html.overview.score_cards", fail)
 
 
 def test_a_page_that_cannot_be_made_costs_no_other_report_and_is_a_problem_of_the_run(tmp_path, broken_page):
     write_run(tmp_path, rows(2), gates=[gate()])
-
     paths = write_reports(tmp_path)
-
     run = json.loads((tmp_path / "run.json").read_text())
     assert set(paths) == {"report.md", "report.csv", "samples.csv"}
     assert run["problems"] == ["report.html could not be made: KeyError: 'no such cell'"]
@@ -117,19 +106,15 @@ def test_a_page_that_cannot_be_made_costs_no_other_report_and_is_a_problem_of_th
 
 def test_a_page_that_could_be_made_later_is_no_problem_any_more(tmp_path, monkeypatch):
     write_run(tmp_path, rows(2), problems=["report.html could not be made: KeyError: 1", "the disk was full"])
-
     write_reports(tmp_path)
-
     assert json.loads((tmp_path / "run.json").read_text())["problems"] == ["the disk was full"]
 
 
 def test_no_half_a_page_is_left_where_one_could_not_be_made(tmp_path, monkeypatch):
     write_run(tmp_path, rows(2))
     monkeypatch.setattr("evalharness.report.html.report_page.case_columns", lambda *arguments: {"nan": float("nan")})
-
     with pytest.raises(ValueError, match="JSON"):
         write_report_pages(load_tables(tmp_path))
-
     assert not list(tmp_path.glob("*.html*"))
     assert not list(tmp_path.glob(".*tmp"))
 
@@ -139,6 +124,5 @@ def test_a_row_that_cannot_be_read_is_told_like_in_any_report(tmp_path):
     tables = load_tables(tmp_path)
     (tmp_path / "samples.jsonl").unlink()
     (tmp_path / "samples.jsonl").mkdir()
-
     with pytest.raises(RecordError, match=r"samples\.jsonl cannot be read"):
         write_report_pages(tables)

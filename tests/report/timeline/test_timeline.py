@@ -87,11 +87,9 @@ def page(forgetful: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class TestPage:
-    def test_the_fall_stands_in_the_markup_before_the_best(self, page: str) -> None:
+    def test_it_has_falls_curves_cases_and_speed(self, page: str) -> None:
         assert page.index(FORGOTTEN) < page.index("Best checkpoint of each metric")
         assert "remark &lt;b&gt;" in page
-
-    def test_curves_and_cases_are_data(self, page: str) -> None:
         (track,) = block(page, "timeline")
         assert [point["step"] for point in track["points"]] == [10, 20, 30]
         (f1,) = [one for one in track["curves"] if one["metric"] == "f1" and not one["key"]]
@@ -100,8 +98,6 @@ class TestPage:
         assert cases["num"] == 40
         assert cases["scores"]["f1"][cases["ids"].index("c00")] == [0.0, 1.0, 0.0]
         assert cases["texts"]["c00"] == ["10 False", "20 False", "30 True"]
-
-    def test_speed_and_tokens_are_there(self, page: str) -> None:
         assert re.search(r"checkpoint-10</th>.*?>40<.*?>240<.*?>120<", page, re.DOTALL)
 
 
@@ -202,7 +198,5 @@ class TestCommand:
             measured(tmp_path / f"reports/{step}", {f"checkpoint-{step}": [1.0] * 4})
         assert main(["timeline", f"{tmp_path}/reports/*"]) == 0
         assert capsys.readouterr().out.splitlines()[-4:] == [str(tmp_path / "reports" / name) for name in FILES]
-
-    def test_what_is_no_run_ends_with_2(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["timeline", str(tmp_path / "absent")]) == 2
         assert "not a run directory; give reports/RUN_ID" in capsys.readouterr().err
