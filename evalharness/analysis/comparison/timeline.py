@@ -293,7 +293,7 @@ class _Columns:
         sign = 1 if direction == "higher" else -1
         best = max(fair, key=lambda value: (sign * value.mean, -value.place))
         others = [value.place for value in fair if value.place != best.place]
-        p_values = holm([_paired_p(parts[best.place], parts[other], score) for other in others]).p_values
+        p_values, _ = holm([_paired_p(parts[best.place], parts[other], score) for other in others])
         alike = tuple(other for other, p in zip(others, p_values, strict=True) if not p <= LEVEL)
         return Best(best.place, alike, len(others))
 
