@@ -22,24 +22,6 @@ if TYPE_CHECKING:
     from evalharness.api.structured_output import StructuredOutput
     from evalharness.api.thinking import ThinkingBudget
 
-__all__ = [
-    "Backend",
-    "Capabilities",
-    "ChatCall",
-    "Completion",
-    "LiveChange",
-    "LiveWeights",
-    "Prompt",
-    "SamplingPlan",
-    "SleepableWeights",
-    "StoppedBy",
-    "TensorBackend",
-    "WatchedWeights",
-    "WeightReport",
-    "describe_error",
-    "failure_of",
-]
-
 
 @runtime_checkable
 class Backend(Protocol):
