@@ -114,18 +114,19 @@ def tiny_vlm_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def vllm_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[VllmBackend]:
-    """A running engine with default options on the tiny Qwen3-VL; takes text prompts too."""
-    from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
+    """A running engine on the tiny Qwen3-VL, with a pixel budget and otherwise default options; takes text prompts too."""
+    from evalharness.api.options import ModelLoadConfig, VllmEngineOptions
     from evalharness.backends.vllm.backend import VllmBackend
+    from tests.backends.vllm_models import BUDGET
 
-    backend = VllmBackend(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), VlmPreprocessOptions(), VllmEngineOptions())
+    backend = VllmBackend(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), BUDGET, VllmEngineOptions())
     yield backend
     backend.close()
 
 
 @pytest.fixture(scope="session")
 def vllm_endless() -> Iterator[Engine]:
-    """A running engine on the trained checkpoint `endless`, which nobody swaps."""
+    """A running engine on the trained checkpoint `endless`; who swaps that puts it back."""
     from evalharness.api.options import ModelLoadConfig, VllmEngineOptions
     from evalharness.engine.build import build_engine
 
@@ -190,13 +191,14 @@ def trainers_parts(hf_text_checkpoint: Path) -> tuple[Any, Any]:
 
 @pytest.fixture(scope="session")
 def hf_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[HfBackend]:
-    """Transformers with default options on the tiny Qwen3-VL."""
-    from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+    """Transformers on the tiny Qwen3-VL, with a pixel budget and otherwise default options."""
+    from evalharness.api.options import ModelLoadConfig
     from evalharness.backends.hf.backend import HfBackend
     from tests.backends.hf_models import one_thread
+    from tests.backends.vllm_models import BUDGET
 
     with one_thread():
-        backend = HfBackend(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), VlmPreprocessOptions())
+        backend = HfBackend(ModelLoadConfig(str(tiny_vlm_checkpoint), torch_dtype="float32"), BUDGET)
         yield backend
         backend.close()
 

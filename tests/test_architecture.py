@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.processes import python
 from tests.pytest_plugin.project import MARK
 from tests.test_meta import ROOMS
 
@@ -47,11 +46,9 @@ print(json.dumps([int(code), way]))
 def test_the_way_of_a_sample_is_as_listed_and_short(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text(MARK + "def test_s(case, generation): pass\n")
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", TRACE], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=True
-    )
-    code, way = json.loads(done.stdout.splitlines()[-1])
-    assert code == 0, done.stdout
+    _, output = python("-c", TRACE, cwd=tmp_path, env=environment)
+    code, way = json.loads(output.splitlines()[-1])
+    assert code == 0, output
     section = TEXT.partition("## The way of one sample")[2].partition("\n## ")[0]
     listed = re.findall(r"^\d+\. `(?:\w+\.)?(\w+)`", section, re.MULTILINE)
     assert [function for function, _ in way] == listed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests import processes
 from tests.backends.http_server import Asked, Reply, serving
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,6 @@ else:
 
 ROOT = Path(__file__).parents[1]
 FINAL = ROOT / "fixtures" / "checkpoints" / "final"
-TIMEOUT_S = 300
 _HIDING = """
 import importlib.machinery, sys
 HIDDEN = frozenset({hidden!r})
@@ -74,10 +73,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def python(environment: dict[str, str], folder: Path, *arguments: str, exit_code: int = 0) -> str:
-    command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == exit_code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    code, output = processes.python("-m", *arguments, cwd=folder, env=environment)
+    assert code == exit_code, output
+    return output
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +148,7 @@ def test_a_server_is_asked_texts_and_photos(environment: dict[str, str], server:
 def test_a_missing_engine_is_named_with_the_command_that_installs_it(environment: dict[str, str], tmp_path: Path) -> None:
     for backend, package in (("hf", "torch"), ("vllm", "vllm")):
         options = ("--backend", backend, "--limit", "1", "--report-dir", str(tmp_path), "--run-id", backend)
-        printed = python(
-            environment, ROOT, "pytest", "evals/test_json_answers.py", "-q", "-p", "no:cacheprovider", *options, "--model", str(FINAL),
-            exit_code=10
-        )  # fmt: skip
+        command = ("pytest", "evals/test_json_answers.py", "-q", "-p", "no:cacheprovider", *options, "--model", str(FINAL))
+        printed = python(environment, ROOT, *command, exit_code=10)
         assert f"backend '{backend}' needs {package}, which is not installed; " in printed
         assert f"pip install -e '{ROOT}[{backend}]'" in printed

@@ -10,6 +10,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from evalharness.api.errors import ConfigError
 from evalharness.runs.schema import GateVerdict, Row, generations_of
@@ -31,10 +32,14 @@ _NO_REGRESSION = re.compile(r"\s*no_regression\s*(?:\(([^()]*)\))?\s*")
 _METRIC = re.compile(r"[A-Za-z_][\w.@^/-]*")
 
 
+JUDGED = ("pass", "miss", "fail")
+"""Outcomes that say something about the checkpoint: infrastructure failures and invalid cases are never scores."""
+
+
 def was_judged(row: Row) -> bool:
-    """Return whether the row says something about the checkpoint: it is pass, miss or fail."""
+    """Return whether the row says something about the checkpoint."""
     # A test that broke after its first score has not judged the case: what it scored is in the row, but in no mean.
-    return row["outcome"] in ("pass", "miss", "fail")
+    return row["outcome"] in JUDGED
 
 
 def _was_run(row: Row) -> bool:
@@ -98,11 +103,8 @@ class RegressionGate:
 
     expression: str
     metrics: tuple[str, ...] = ()
-
-    @property
-    def metric(self) -> str:
-        """The metric's name in a verdict."""
-        return "no_regression"
+    metric: ClassVar[str] = "no_regression"
+    """The metric's name in a verdict."""
 
 
 def _too_few_judged(rows: Sequence[Row]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -43,17 +44,8 @@ def find_baseline(wanted: str, *, root: Path, base: Path, report_dir: Path) -> P
     return base / wanted if is_path else root / BASELINE_FOLDER / f"{wanted}.json"
 
 
-def skipped(gate: RegressionGate, num_cases: int) -> GateVerdict:
-    """Return the verdict of a gate without a baseline: neither passed nor failed."""
-    return _verdict(gate, num_cases, passed=None, reason="no baseline (use --baseline NAME)")
-
-
-def not_judged(gate: RegressionGate, num_cases: int, why: str) -> GateVerdict:
-    """Return the verdict of a gate whose cases did not all run: failed."""
-    return _verdict(gate, num_cases, passed=False, reason=f"not judged: {why}")
-
-
-def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str = "") -> GateVerdict:
+def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str) -> GateVerdict:
+    """Return a verdict; `passed` is None for a gate without a baseline, which neither passes nor fails."""
     return {
         "expression": gate.expression,
         "metric": gate.metric,
@@ -73,12 +65,12 @@ class RegressionJudge:
         self._baseline = baseline
         self._run = run
         self._problem = problem
-        self._sides: dict[str, Side | str] = {}
+        self._side = cache(self._read)
 
     def __call__(self, gate: RegressionGate, engine: str, rows: Sequence[Row], incomplete: str | None) -> GateVerdict:
         """Return the verdict of one gate over the rows of one test on one engine; `incomplete` says why rows are missing."""
         if incomplete is not None:
-            return not_judged(gate, len(rows), incomplete)
+            return _verdict(gate, len(rows), passed=False, reason=f"not judged: {incomplete}")
         base = self._side(engine)
         if isinstance(base, str):
             return _verdict(gate, len(rows), passed=False, reason=base)
@@ -95,13 +87,8 @@ class RegressionJudge:
             return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
         return _judged(gate, comparison, len(rows))
 
-    def _side(self, engine: str) -> Side | str:
-        """Return the baseline's side for an engine, or why there is none."""
-        if engine not in self._sides:
-            self._sides[engine] = self._read(engine)
-        return self._sides[engine]
-
     def _read(self, engine: str) -> Side | str:
+        """Return the baseline's side for an engine, or why there is none."""
         from evalharness.analysis.comparison.sides import read_side
 
         if self._baseline is None:
@@ -202,8 +189,10 @@ def judge_gates(
                         verdict = evaluate_gate(gate, case_rows, extras[name, engine, test], incomplete=incomplete)
                     elif no_regression is not None:
                         verdict = no_regression(gate, engine, case_rows, incomplete)
+                    elif unfinished:
+                        verdict = _verdict(gate, len(case_rows), passed=False, reason=f"not judged: {unfinished}")
                     else:
-                        verdict = not_judged(gate, len(case_rows), unfinished) if unfinished else skipped(gate, len(case_rows))
+                        verdict = _verdict(gate, len(case_rows), passed=None, reason="no baseline (use --baseline NAME)")
                     verdicts.append({"eval": name, "test": test, "engine": engine, **verdict})
     return verdicts
 

@@ -115,6 +115,12 @@ def excerpt(text: str, max_chars: int, *, count_rest: bool = False) -> str:
     return f"{text[:max_chars]}…" + (f" ({len(text) - max_chars:,} more characters)" if count_rest else "")
 
 
+def plain_number(value: Any) -> Any:
+    """Return numpy's and torch's numbers as Python numbers, anything else unchanged."""
+    is_foreign = not isinstance(value, (bool, int, float)) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0
+    return value.item() if is_foreign else value
+
+
 def first_names(names: Sequence[object], max_names: int) -> str:
     """Return the names, comma-separated; after `max_names` of them only ", …"."""
     return ", ".join(map(str, names[:max_names])) + (", …" if len(names) > max_names else "")

@@ -6,12 +6,12 @@ about chat templates, texts, evals or pytest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from evalharness.api.errors import BackendError, CapabilityError, ConfigError, PromptTooLong, RequestError, UnsupportedOption
-from evalharness.api.hooks import GenerationPlugin, RequestType, refuse_missing_hooks, refuse_misspelt_hooks
+from evalharness.api.errors import BackendError, PromptTooLong, RequestError
+from evalharness.api.hooks import GenerationPlugin
 from evalharness.api.requests import GenerationFailure
 
 if TYPE_CHECKING:
@@ -32,19 +32,50 @@ __all__ = [
     "Prompt",
     "SamplingPlan",
     "SleepableWeights",
+    "StoppedBy",
     "TensorBackend",
     "WatchedWeights",
     "WeightReport",
-    "check_limits",
-    "check_prompt_ids",
-    "check_stop_ids",
     "describe_error",
     "failure_of",
-    "preflight",
 ]
 
-LiveChange: TypeAlias = Literal["checkpoint", "adapter", "tensors", "sleep"]
-"""What a backend can do to its weights while it runs; `LiveWeights.changes` says which of them it can."""
+
+@runtime_checkable
+class Backend(Protocol):
+    """The protocol that hf, vllm, fake and later backends share; tested by one contract suite."""
+
+    name: str
+    capabilities: Capabilities
+    tokenizer: Any
+    processor: Any
+    eos_token_ids: tuple[int, ...]
+    max_model_len: int | None
+
+    @property
+    def weights(self) -> LiveWeights | None:
+        """The interface for changing the weights while the backend runs; None, as a class attribute, if they cannot change."""
+
+    def check_plan(self, plan: SamplingPlan) -> None:
+        """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured; called before anything is generated."""
+
+    def generate(
+        self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[BackendOutput]:
+        """Yield one output per prompt, each as soon as it is finished (hf: some steps later), in any order.
+
+        Prompts are pulled when there is room for them. If they end while others still run, pull again: more may have arrived. A prompt that
+        cannot run (`RequestError` while its images are opened, too long once they are expanded) yields its failure and the others go on.
+        `BackendError` if the engine itself breaks. Closing the iterator early aborts what still runs; so does `should_stop()` returning
+        True, which must be called at least once per decoding step (another thread may want the engine to end): nothing more is yielded
+        then.
+        """
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return plain JSON facts for run.json: library versions, dtype, device, settings in force."""
+
+    def close(self) -> None:
+        """Free the model's memory and end all child processes. Idempotent."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +167,7 @@ class Prompt:
     """One prompt, ready to run.
 
     `token_ids` are those of the rendered text; for an image prompt the placeholders are not expanded yet.
-    `num_tokens` is the exact length with images expanded, or None where only the backend can tell: it then calls
-    `plan.check_prompt_tokens` itself.
+    `num_tokens` is the exact length with images expanded, or None where only the backend can tell: it then calls `check_length` itself.
     `load_images` opens the images, RGB, upright, in prompt order; it may raise `ImageError`. Call it late, drop the
     images early. `chat`: of a prompt with images, what it was rendered from. `given_as_ids`: `token_ids` are what was asked,
     and `text` is only what they decode to. `response_ids`: a given response, whose log-probabilities are asked for; nothing is
@@ -159,6 +189,25 @@ class Prompt:
         """Whether this prompt carries images."""
         return self.load_images is not None
 
+    def check_length(self, num_tokens: int, max_model_len: int | None, *, num_behind: int = 0) -> None:
+        """Raise `PromptTooLong` where so many tokens, a given response among them, leave no room; `num_behind` must fit behind a response.
+
+        For prompts whose `num_tokens` is None: the engine has checked the others.
+        """
+        if self.response_ids is None:
+            self.plan.check_prompt_tokens(num_tokens, max_model_len)
+            return
+        num_response = len(self.response_ids)
+        self.plan.check_prompt_tokens(num_tokens - num_response)
+        if max_model_len is not None and num_tokens + num_behind > max_model_len:
+            raise PromptTooLong(
+                f"prompt ({num_tokens - num_response} tokens) + response ({num_response} tokens) exceed the {max_model_len - num_behind} "
+                f"tokens that can be scored in a context of {max_model_len}; shorten one of them"
+            )
+
+
+StoppedBy: TypeAlias = Literal["id", "string", "plugin", "length", "given"]
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -176,7 +225,7 @@ class Completion:
     index: int
     token_ids: tuple[int, ...]
     num_prompt_tokens: int
-    stopped_by: Literal["id", "string", "plugin", "length", "given"]
+    stopped_by: StoppedBy
     logprobs: tuple[float | None, ...] | None = None
     image_grids: tuple[tuple[int, int, int], ...] = field(default=())
     stop_name: str | None = None
@@ -186,43 +235,6 @@ class Completion:
 
 
 BackendOutput: TypeAlias = "Completion | tuple[int, GenerationFailure]"
-
-
-@runtime_checkable
-class Backend(Protocol):
-    """The protocol that hf, vllm, fake and later backends share; tested by one contract suite."""
-
-    name: str
-    capabilities: Capabilities
-    tokenizer: Any
-    processor: Any
-    eos_token_ids: tuple[int, ...]
-    max_model_len: int | None
-
-    @property
-    def weights(self) -> LiveWeights | None:
-        """The interface for changing the weights while the backend runs; None, as a class attribute, if they cannot change."""
-
-    def check_plan(self, plan: SamplingPlan) -> None:
-        """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured; called before anything is generated."""
-
-    def generate(
-        self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
-    ) -> Iterator[BackendOutput]:
-        """Yield one output per prompt, each as soon as it is finished (hf: some steps later), in any order.
-
-        Prompts are pulled when there is room for them. If they end while others still run, pull again: more may have arrived. A prompt that
-        cannot run (`RequestError` while its images are opened, too long once they are expanded) yields its failure and the others go on.
-        `BackendError` if the engine itself breaks. Closing the iterator early aborts what still runs; so does `should_stop()` returning
-        True, which must be called at least once per decoding step (another thread may want the engine to end): nothing more is yielded
-        then.
-        """
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return plain JSON facts for run.json: library versions, dtype, device, settings in force."""
-
-    def close(self) -> None:
-        """Free the model's memory and end all child processes. Idempotent."""
 
 
 @runtime_checkable
@@ -236,6 +248,10 @@ class TensorBackend(Protocol):
 
     def response_logits(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseLogits:
         """Return torch tensors; raises as `response_logprobs`."""
+
+
+LiveChange: TypeAlias = Literal["checkpoint", "adapter", "tensors", "sleep"]
+"""What a backend can do to its weights while it runs; `LiveWeights.changes` says which of them it can."""
 
 
 @dataclass(frozen=True)
@@ -323,57 +339,6 @@ class WatchedWeights(Protocol):
         """Return a value that changes with each visible change of the weights."""
 
 
-def preflight(plugins: Sequence[GenerationPlugin], *, backend: str, can: Capabilities, request_types: Iterable[RequestType]) -> None:
-    """Raise `CapabilityError` unless every plugin can act on this backend and on every type of request."""
-    for plugin in plugins:
-        refuse_misspelt_hooks(plugin)
-        if plugin.backends is not None and backend not in plugin.backends:
-            raise CapabilityError(f"plugin {plugin.name!r} does not work on backend {backend!r}; it works on: {_listed(plugin.backends)}")
-        for request_type in request_types:
-            if plugin.request_types is not None and request_type not in plugin.request_types:
-                taken = _listed(plugin.request_types)
-                raise CapabilityError(f"plugin {plugin.name!r} does not take {request_type} requests; it takes: {taken}")
-        if plugin.uses_hf_hooks and not can.supports_hf_hooks:
-            raise CapabilityError(f"plugin {plugin.name!r} uses transformers hooks, which backend {backend!r} cannot run; use backend 'hf'")
-        if plugin.watches_tokens and not can.supports_token_watchers:
-            raise CapabilityError(
-                f"plugin {plugin.name!r} ends rows by their tokens, which backend {backend!r} cannot do; use backend 'hf'"
-            )
-        if plugin.bans_tokens and not can.supports_token_bans:
-            raise CapabilityError(
-                f"plugin {plugin.name!r} bans tokens while a row is written, which backend {backend!r} cannot do; "
-                "use backend 'hf', or leave the plugin out"
-            )
-        refuse_missing_hooks(plugin)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
-
-
-def check_limits(plan: SamplingPlan, engine: str) -> None:
-    """Raise `UnsupportedOption` for options that neither vLLM nor MAX can honour; `engine` is the name in the message."""
-    if plan.no_repeat_ngram_size:
-        raise UnsupportedOption(
-            f"options.no_repeat_ngram_size={plan.no_repeat_ngram_size} cannot be honoured by {engine}; set it to 0 or use --backend hf"
-        )
-    if plan.structured is not None and plan.logprobs:
-        raise UnsupportedOption(
-            f"{engine} takes log-probabilities after the mask of options.structured, so they are not the model's own; leave one of the two "
-            "out, or use --backend hf"
-        )
-    if not plan.use_cache:
-        raise UnsupportedOption(f"options.use_cache=False cannot be honoured by {engine}; leave it True or use --backend hf")
-
-
-def check_prompt_ids(token_ids: Sequence[int], vocab_size: int) -> None:
-    """Raise `RequestError` for a prompt without ids, or with an id that has no embedding, which would crash a GPU."""
-    if not token_ids:
-        raise RequestError("the prompt has no tokens")
-    if max(token_ids) >= vocab_size:
-        raise RequestError(f"the prompt has token id {max(token_ids)}; the model's vocabulary ends at {vocab_size - 1}")
-
-
 def failure_of(error: Exception, doing: str = "") -> GenerationFailure:
     """Return an exception as the outcome of its prompt: `invalid` for a `RequestError`, else `error`; the message names the step.
 
@@ -388,20 +353,3 @@ def failure_of(error: Exception, doing: str = "") -> GenerationFailure:
 def describe_error(error: BaseException) -> str:
     """Return type and message."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def check_stop_ids(plan: SamplingPlan, *, vocab_size: int, eos_token_ids: Collection[int], tokenizer: Any) -> None:
-    """Raise `ConfigError` for a stop token id beyond the vocabulary (rows of the model's embedding), which would never stop.
-
-    The checkpoint's own end-of-sequence ids are exempt, as nobody set them, and so are ids of stop strings that are also looked for in the
-    text.
-    """
-    for token_id in plan.stop_token_ids:
-        if token_id < vocab_size or token_id in eos_token_ids:
-            continue
-        if plan.stop_strings and tokenizer.decode([token_id], skip_special_tokens=False) in plan.stop_strings:
-            continue
-        raise ConfigError(
-            f"stop token id {token_id} would never stop: the model's vocabulary ends at {vocab_size - 1}; "
-            "give ids of this checkpoint in options.stop and options.eos_token_id, or a stop string"
-        )

@@ -79,6 +79,12 @@ def load_tokenizer_and_processor(config: ModelLoadConfig, preprocess: VlmPreproc
     return processor.tokenizer, processor
 
 
+def read_companions(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> tuple[Any, Any | None, tuple[int, ...]]:
+    """Return what belongs to a checkpoint beside its model: tokenizer, processor (None for text), EOS ids."""
+    tokenizer, processor = load_tokenizer_and_processor(config, preprocess)
+    return tokenizer, processor, end_of_sequence_ids(config.model_name_or_path, tokenizer)
+
+
 def _bare_tokenizer_and_processor(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> tuple[Any, Any | None]:
     from evalharness.backends.bare_tokenizer import BareTokenizer  # only where it is needed: it imports tokenizers
 

@@ -23,13 +23,13 @@ from typing import Any, ClassVar, TypeAlias
 
 from evalharness.api.checks import check_boolean, check_number, check_text
 from evalharness.api.errors import CheckpointError, ConfigError, ContractTypeError, ContractValueError
-from evalharness.api.hooks import GenerationPlugin, RowWatchers
+from evalharness.api.hooks import GenerationPlugin
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import fits
 from evalharness.api.thinking import within_budget
 from evalharness.backends.base import BackendOutput, Capabilities, Completion, LiveWeights, Prompt, SamplingPlan, failure_of
-from evalharness.backends.stops import StopStringWatcher, trim_at_stop_id
+from evalharness.backends.stops import RowEnd
 
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image_pad|>")
 _SCRIPT = 'a JSONL file with rows {"contains": …, "text": …}'
@@ -193,8 +193,7 @@ class FakeBackend:
         ids = self.tokenizer.encode(answer.text)
         if prompt.plan.thinking is not None:
             ids = within_budget(ids, prompt.plan.thinking, prompt.token_ids)
-        watchers = RowWatchers(plugins, self.tokenizer, prompt.plan.stop_token_ids)
-        return self._end(prompt, [*ids, self.tokenizer.eos_token_id] if answer.ends else ids, watchers)
+        return self._end(prompt, [*ids, self.tokenizer.eos_token_id] if answer.ends else ids, plugins)
 
     def _answer(self, prompt: Prompt) -> FakeAnswer:
         if callable(self._answers):
@@ -203,22 +202,15 @@ class FakeBackend:
             answer = self._answers[min(prompt.index, len(self._answers) - 1)]
         return FakeAnswer(answer) if isinstance(answer, str) else answer
 
-    def _end(self, prompt: Prompt, ids: Sequence[int], watchers: RowWatchers) -> Completion:
-        plan = prompt.plan
-        kept, is_stopped = trim_at_stop_id(ids[: plan.max_new_tokens], plan.stop_token_ids)
-        stopped_by, stop_name = "id" if is_stopped else "length", None
-        for position, token_id in enumerate(kept):
-            if (stop_name := watchers.push(token_id)) is not None:
-                kept, stopped_by = kept[: position + 1], "plugin"
+    def _end(self, prompt: Prompt, ids: Sequence[int], plugins: Sequence[GenerationPlugin]) -> Completion:
+        row, kept, end = RowEnd(prompt.plan, self.tokenizer, plugins), [], None
+        for token_id in ids:
+            kept.append(token_id)
+            if (end := row.push(token_id)) is not None:
                 break
-        if plan.stop_strings:
-            watcher = StopStringWatcher(self.tokenizer, plan.stop_strings, plan.skip_special_tokens)
-            for position, token_id in enumerate(kept):
-                if watcher.push(token_id):
-                    kept, stopped_by, stop_name = kept[: position + 1], "string", None
-                    break
-        logprobs = tuple(0.0 for _ in kept) if plan.logprobs else None
-        return Completion(prompt.index, kept, len(prompt.token_ids), stopped_by, logprobs, stop_name=stop_name)  # type: ignore[arg-type]
+        stopped_by, stop_name = end or ("length", None)
+        logprobs = tuple(0.0 for _ in kept) if prompt.plan.logprobs else None
+        return Completion(prompt.index, tuple(kept), len(prompt.token_ids), stopped_by, logprobs, stop_name=stop_name)
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain facts for run.json."""

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
+
+from evalharness.api.errors import ConfigError
+from evalharness.api.hooks import GenerationPlugin, RowWatchers
+from evalharness.backends.base import SamplingPlan, StoppedBy
 
 _MAX_WINDOW = 32  # tokens; a run of broken characters must not make every step decode the whole run
 _MAX_OPEN_CHARACTERS = 3  # a character takes at most 4 bytes, and a tokenizer may show each missing one as a character
+
+
+def check_stop_ids(plan: SamplingPlan, *, vocab_size: int, eos_token_ids: Collection[int], tokenizer: Any) -> None:
+    """Raise `ConfigError` for a stop token id beyond the vocabulary (rows of the model's embedding), which would never stop.
+
+    The checkpoint's own end-of-sequence ids are exempt, as nobody set them, and so are ids of stop strings that are also looked for in the
+    text.
+    """
+    for token_id in plan.stop_token_ids:
+        if token_id < vocab_size or token_id in eos_token_ids:
+            continue
+        if plan.stop_strings and tokenizer.decode([token_id], skip_special_tokens=False) in plan.stop_strings:
+            continue
+        raise ConfigError(
+            f"stop token id {token_id} would never stop: the model's vocabulary ends at {vocab_size - 1}; "
+            "give ids of this checkpoint in options.stop and options.eos_token_id, or a stop string"
+        )
 
 
 def trim_at_stop_id(token_ids: Sequence[int], stop_token_ids: Sequence[int]) -> tuple[tuple[int, ...], bool]:
@@ -61,3 +82,26 @@ class StopStringWatcher:
 
     def _text(self, token_ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=self._skip, clean_up_tokenization_spaces=False))
+
+
+class RowEnd:
+    """Tells, token by token, where one row ends and why, as every backend has it. `plugins`: those that watch may end it."""
+
+    def __init__(self, plan: SamplingPlan, tokenizer: Any, plugins: Iterable[GenerationPlugin] = ()) -> None:
+        self._plan = plan
+        self._num_tokens = 0
+        self._strings = StopStringWatcher(tokenizer, plan.stop_strings, plan.skip_special_tokens) if plan.stop_strings else None
+        self._watchers = RowWatchers(plugins, tokenizer, plan.stop_token_ids)
+
+    def push(self, token_id: int) -> tuple[StoppedBy, str | None] | None:
+        """Return what ends the row with this token, `Completion.stopped_by` and `stop_name`; None if the row goes on."""
+        self._num_tokens += 1
+        by_string = self._strings is not None and self._strings.push(token_id)
+        by_plugin = self._watchers.push(token_id)
+        if token_id in self._plan.stop_token_ids:
+            return "id", None
+        if by_string:
+            return "string", None
+        if by_plugin is not None:
+            return "plugin", by_plugin
+        return ("length", None) if self._num_tokens == self._plan.max_new_tokens else None

@@ -189,10 +189,11 @@ def _safe(part: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", part)
 
 
-def natural_key(path: Path) -> list[list[str | int]]:
-    """Return a key that sorts paths by the numbers in them: checkpoint-200 before checkpoint-1000."""
+def natural_key(path: Path) -> list[list[tuple[int, str]]]:
+    """Return a key that sorts paths by the numbers in them: checkpoint-200 before checkpoint-1000; 1 and 01 stay apart."""
     # Every second piece is a number; digits of other scripts are text, which no number could be compared with.
-    return [[int(piece) if place % 2 else piece for place, piece in enumerate(re.split(r"([0-9]+)", part))] for part in path.parts]
+    pieces = [re.split(r"([0-9]+)", part) for part in path.parts]
+    return [[(int(piece) if place % 2 else 0, piece) for place, piece in enumerate(part)] for part in pieces]
 
 
 def check_folder(folder: Path) -> None:

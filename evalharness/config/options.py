@@ -61,6 +61,8 @@ def _unknown_dtype(name: str) -> str:
     return f"must be one of {', '.join(_DTYPES)}, got {name!r}{did_you_mean(name, _DTYPES)}"
 
 
+DECODING = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "max_thinking_tokens")
+"""Options that outrank an eval's own decoding options of the same names."""
 EVALS_OWN = "the eval's own, otherwise "
 
 

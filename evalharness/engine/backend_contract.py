@@ -225,7 +225,14 @@ class BackendContract:
         assert failed.kind == "invalid"
         assert [good, other] == generate(engine, CHATS[:2], SHORT)
 
-    @pytest.mark.parametrize("text", ["\x00", "\u2028", "e\u0301", "🏳️‍🌈", "%s {} {{ x }}", "{% if %}"], ids=ascii)
+    def test_an_id_that_the_model_does_not_have_fails_alone(self, engine: Engine) -> None:
+        beyond = engine.backend.capabilities.vocab_size or len(engine.tokenizer)
+        failed, other = outcomes_of(engine, [TokenGenerationRequest([5, beyond]), TokenGenerationRequest([5, 6])], SHORT)
+        assert isinstance(failed, GenerationFailure)
+        assert (failed.kind, f"token id {beyond}" in failed.problem) == ("invalid", True)
+        assert isinstance(other, GenerationResult)
+
+    @pytest.mark.parametrize("text", ["\x00", "\u2028", "e\u0301", "🏳️‍🌈", "%s {} {{ x }}", "{% if %}", "<|im_end|>", "<think>"], ids=ascii)
     def test_odd_texts_are_asked_as_they_are(self, engine: Engine, text: str) -> None:
         (result,) = generate(engine, [ask(text)], SHORT)
         assert text in result.prompt_text

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evalharness.api.errors import CapabilityError, RequestError, UnsupportedOption
-from evalharness.api.hooks import GenerationPlugin, RequestType
+from evalharness.api.hooks import GenerationPlugin, RequestType, refuse_missing_hooks, refuse_misspelt_hooks
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import Request, VlmGenerationRequest, nothing_ran
 from evalharness.api.scoring import ScoringRequest, chat_of
-from evalharness.backends.base import Backend, Capabilities, Prompt, preflight
+from evalharness.backends.base import Backend, Capabilities, Prompt
 from evalharness.engine.chat_template import check_template_owner, knows_enable_thinking
 from evalharness.engine.prompts import PreparedRequest, PromptBuilder, check_options
 
@@ -41,6 +41,35 @@ def split_options(options: GenerationOptions, can: Capabilities) -> tuple[Genera
         ignored += [f"{key}={extras[key]!r}" for key in unknown]
         changes["extra_generation_kwargs"] = {key: value for key, value in extras.items() if key not in unknown}
     return (replace(options, **changes) if changes else options), tuple(ignored)
+
+
+def check_plugin(plugin: GenerationPlugin, backend: str, can: Capabilities, request_types: Iterable[RequestType]) -> None:
+    """Raise `CapabilityError` unless the plugin can act on this backend and on every type of request."""
+    refuse_misspelt_hooks(plugin)
+    if plugin.backends is not None and backend not in plugin.backends:
+        raise CapabilityError(f"plugin {plugin.name!r} does not work on backend {backend!r}; it works on: {_listed(plugin.backends)}")
+    for request_type in request_types:
+        if plugin.request_types is not None and request_type not in plugin.request_types:
+            taken = _listed(plugin.request_types)
+            raise CapabilityError(f"plugin {plugin.name!r} does not take {request_type} requests; it takes: {taken}")
+    for is_lacking, what in (
+        (plugin.uses_hf_hooks and not can.supports_hf_hooks, "uses transformers hooks, which backend {} cannot run; use backend 'hf'"),
+        (
+            plugin.watches_tokens and not can.supports_token_watchers,
+            "ends rows by their tokens, which backend {} cannot do; use backend 'hf'",
+        ),
+        (
+            plugin.bans_tokens and not can.supports_token_bans,
+            "bans tokens while a row is written, which backend {} cannot do; use backend 'hf', or leave the plugin out",
+        ),
+    ):
+        if is_lacking:
+            raise CapabilityError(f"plugin {plugin.name!r} {what.format(repr(backend))}")
+    refuse_missing_hooks(plugin)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
 
 
 def has_images(request: Request) -> bool:
@@ -177,7 +206,8 @@ class JobMaker:
         types: set[RequestType] = {"vlm" if has_images(requests[i]) else "text" for i in positions}
         is_chat = any(chat_of(requests[i]) is not None for i in positions)
         _refuse_scoring(backend, [(requests[i], options[i]) for i in positions], plugins)
-        preflight(plugins, backend=backend.name, can=backend.capabilities, request_types=sorted(types))
+        for plugin in plugins:
+            check_plugin(plugin, backend.name, backend.capabilities, sorted(types))
         builder = PromptBuilder(backend, self._chat_template)
         for request_type in types if is_chat else ():
             owner = builder.template_owner(request_type)

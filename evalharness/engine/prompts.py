@@ -150,6 +150,7 @@ class PromptBuilder:
         if num_tokens is not None:
             plan.check_prompt_tokens(num_tokens)
         response = self._response_ids(request, options) if isinstance(request, ScoringRequest) else None
+        self._check_ids(token_ids, response)
         if response is None:
             check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
         else:
@@ -162,6 +163,14 @@ class PromptBuilder:
         response_text = request.response if isinstance(request, ScoringRequest) and isinstance(request.response, str) else None
         marks = None if isinstance(request, ScoringRequest) else self._marks_of(text)
         return PreparedRequest(prompt, self._stop_plan(options), options, request_images, response_text, marks)
+
+    def _check_ids(self, token_ids: tuple[int, ...], response: tuple[int, ...] | None) -> None:
+        """Refuse a prompt without ids, and ids that no embedding has: they would crash a GPU."""
+        if not token_ids and response is None:
+            raise RequestError("the prompt has no tokens")
+        vocab_size, largest = self._backend.capabilities.vocab_size, max(max(ids, default=0) for ids in (token_ids, response or ()))
+        if vocab_size is not None and largest >= vocab_size:
+            raise RequestError(f"there is token id {largest}; the model's vocabulary ends at {vocab_size - 1}")
 
     def _rendered(self, chat: Chat, request_images: RequestImages | None) -> tuple[str, tuple[int, ...]]:
         owner = self.template_owner("text" if request_images is None else "vlm")

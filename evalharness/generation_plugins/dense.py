@@ -141,20 +141,15 @@ def token_texts(tokenizer: Any) -> TokenTexts:
 _LETTERS = "".join(sorted(set("truefalsenull")))
 
 
-class _Node:
-    __slots__ = ("children", "endings")
-
-    def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}
-        self.endings: list[str] = []  # what would complete a repeat from here
-
-
 class RepeatTrie:
-    """The objects of one row, and how far the open one agrees with them; each character costs one step."""
+    """The objects of one row, and how far the open one agrees with them; each character costs one step.
+
+    A node has the next node by character, and, by "", what would complete a repeat from there.
+    """
 
     def __init__(self) -> None:
-        self._root = _Node()
-        self._here: _Node | None = None
+        self._root: dict[str, Any] = {}
+        self._here: dict[str, Any] = {}
 
     def restart(self) -> None:
         """Stand at the beginning of an object."""
@@ -162,11 +157,11 @@ class RepeatTrie:
 
     def follow(self, char: str) -> None:
         """Take the next character of the open object."""
-        self._here = self._here.children.get(char) if self._here is not None else None
+        self._here = self._here.get(char, {})
 
     def endings(self) -> Sequence[str]:
         """Return what would complete a repeat from here, as far as a single token can."""
-        return self._here.endings if self._here is not None else ()
+        return self._here.get("", ())
 
     def add(self, text: str, longest: int) -> None:
         """Remember a complete object; `longest` is how many characters one token can add."""
@@ -174,10 +169,10 @@ class RepeatTrie:
         node = self._root
         for position in range(sure):
             if position >= sure - longest:
-                ending = text[position:sure]
-                if ending not in node.endings:
-                    node.endings.append(ending)
-            node = node.children.setdefault(text[position], _Node())
+                endings = node.setdefault("", [])
+                if text[position:sure] not in endings:
+                    endings.append(text[position:sure])
+            node = node.setdefault(text[position], {})
 
 
 def _where_a_repeat_is_sure(text: str) -> int:
@@ -212,13 +207,9 @@ class TokensByText:
     def _table(self, in_string: bool, escaped: bool) -> tuple[list[str], list[int]]:
         state = (in_string, escaped)
         if state not in self._tables:
-            pairs = sorted((_counted(text, StringState(in_string, escaped)), token_id) for text, token_id in self._texts)
+            pairs = sorted(("".join(map(StringState(in_string, escaped).push, text)), token_id) for text, token_id in self._texts)
             self._tables[state] = ([key for key, _ in pairs], [token_id for _, token_id in pairs])
         return self._tables[state]
-
-
-def _counted(text: str, strings: StringState) -> str:
-    return "".join(map(strings.push, text))
 
 
 @lru_cache(maxsize=2)

@@ -13,23 +13,8 @@ from typing import Any
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ExceptionRepr, ReprEntry
 from _pytest.config.findpaths import determine_setup
-from _pytest.outcomes import Failed
+from _pytest.outcomes import Failed as Failed
 from _pytest.pathlib import import_path
-
-__all__ = [
-    "Failed",
-    "add_hint",
-    "cached_value",
-    "change_texts",
-    "fixtures_of",
-    "fixtures_of_item",
-    "import_module",
-    "parametrised_fixture",
-    "report_collection",
-    "request_of",
-    "rootdir_of_paths",
-    "terminal_width",
-]
 
 
 def parametrised_fixture(metafunc: pytest.Metafunc, name: str) -> Sequence[Any] | None:

@@ -21,7 +21,7 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData, did_you_mean
 from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
-from evalharness.config.options import cases_of_shard
+from evalharness.config.options import DECODING, cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, asks_in_steps, is_async
 
@@ -86,37 +86,21 @@ def _noting_warnings() -> Iterator[list[str]]:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
-_KEYWORDS = (
-    "cases",
-    "request",
-    "options",
-    "num_samples",
-    "plugins",
-    "aggregate",
-    "across",
-    "tables",
-    "outputs",
-    "directions",
-    "data",
-    "optional",
-)
 _LATE = ("aggregate", "across", "tables", "outputs")
+_KEYWORDS = ("cases", "request", "options", "num_samples", "plugins", *_LATE, "directions", "data", "optional")
 _NOTHING_TO_COMPARE = (
     "nothing to compare: this eval compares engines of one checkpoint, and each stands alone in this run; "
     "give it several with --backend hf,vllm or --dtype float32,bfloat16"
 )
 _EMPTY_PART = "the eval has fewer cases than there are parts (--shard): none is in this one"
-_OVERRIDES = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "max_thinking_tokens")
 
 
 @dataclass(frozen=True)
 class EvalModule:
     """One eval: its cases, how each becomes a request, and how it is decoded.
 
-    `variants` are the decodings of every case, decode settings × samples; their seed is the run's or the marker's. `seed` applies to step
-    requests whose options have none, or to all of them if `seed_is_set` for the run. `plugins` act on the question, not on its steps.
-    `compares_engines`: the eval is skipped for an engine that has no counterpart. `overrides` are decoding options of the command line and
-    the settings; they outrank the eval's own.
+    `variants` are the decodings of every case, decode settings × samples; their seed is the run's or the marker's. `plugins` act on the
+    question, not on its steps. `marker` has the keywords of the eval marker.
     """
 
     name: str
@@ -125,11 +109,10 @@ class EvalModule:
     request: Callable[[Any], Any]
     variants: tuple[GenerationOptions, ...]
     num_samples: int
-    seed: int = 0
-    seed_is_set: bool = False
+    run: RunConfig = field(default_factory=RunConfig)
+    """Its decoding options outrank the eval's own."""
+    marker: Mapping[str, Any] = field(default_factory=dict)
     plugins: tuple[Any, ...] = ()
-    compares_engines: bool = False
-    overrides: Mapping[str, Any] = field(default_factory=dict)
     directions: Mapping[str, str] = field(default_factory=dict)
     """Scores that are not better when higher: "lower", or "none" for scores without a better direction."""
     no_data: str | None = None
@@ -154,10 +137,10 @@ class EvalModule:
         return CaseRequest(case, self.request, partial(self._step_options, case), check)
 
     def _step_options(self, case: Case, step: int, position: int, options: GenerationOptions) -> GenerationOptions:
-        options = _overridden(options, self.overrides, f"request of {self.name}")
+        options = _overridden(options, self.run, f"request of {self.name}")
         if not options.samples:
             return options
-        seed = self.seed if options.seed is None or self.seed_is_set else options.seed
+        seed = self.run.seed if options.seed is None or self.run.is_set("seed") else options.seed
         return replace(options, seed=_derived_seed(seed, self.name, case.id, "step", step, position))
 
 
@@ -188,9 +171,8 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
     cases, notices, no_data = _cases(given, path, run, root)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
-    plugins, compares = _plugins(given, path), given.get("across") is not None
-    asked = (name, path, cases, given["request"], variants, num_samples, run.seed, run.is_set("seed"), plugins, compares)
-    return EvalModule(*asked, overrides=_overrides(run), directions=_directions(given, path), no_data=no_data, notices=notices)
+    plugins, directions = _plugins(given, path), _directions(given, path)
+    return EvalModule(name, path, cases, given["request"], variants, num_samples, run, given, plugins, directions, no_data, notices)
 
 
 def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> tuple[Sequence[Case], tuple[str, ...], str | None]:
@@ -207,11 +189,8 @@ def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> t
     return cases_of_shard(cases, run.shard), notices, None
 
 
-def _overrides(run: RunConfig) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in _OVERRIDES if run.is_set(name) and getattr(run, name) is not None}
-
-
-def _overridden(options: GenerationOptions, overrides: Mapping[str, Any], where: str) -> GenerationOptions:
+def _overridden(options: GenerationOptions, run: RunConfig, where: str) -> GenerationOptions:
+    overrides: dict[str, Any] = {name: getattr(run, name) for name in DECODING if run.is_set(name) and getattr(run, name) is not None}
     options = replace(options, **overrides) if overrides else options  # the same object is checked once
     if "top_p" in overrides and not options.samples:
         problem = f"--top-p {overrides['top_p']} has no effect with greedy decoding; set a temperature above 0 or leave it out"
@@ -264,7 +243,7 @@ def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunCon
     first_seed = min((options.seed for options in settings if options.seed is not None), default=0)
     variants: list[GenerationOptions] = []
     for options in settings:
-        options = _overridden(options, _overrides(run), path)
+        options = _overridden(options, run, path)
         options.check_num_samples(f"{path}: num_samples", num_samples)
         seed = run.seed if options.seed is None else options.seed
         if options.seed is not None and run.is_set("seed"):
@@ -272,6 +251,13 @@ def _variants(given: Mapping[str, Any], num_samples: int, path: str, run: RunCon
             seed = (run.seed + options.seed - first_seed) % 2**63
         variants += [replace(options, seed=seed)] * num_samples
     return tuple(variants)
+
+
+def marks_of(holder: object) -> list[pytest.Mark]:
+    """Return the marks in the `pytestmark` of a module, class or function."""
+    marks: Any = getattr(holder, "pytestmark", ())
+    marks = [getattr(mark, "mark", mark) for mark in (marks if isinstance(marks, (list, tuple)) else (marks,))]
+    return [mark for mark in marks if isinstance(mark, pytest.Mark)]
 
 
 def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:

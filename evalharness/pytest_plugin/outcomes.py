@@ -16,7 +16,7 @@ import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.api.cases import Case
-from evalharness.api.checks import excerpt
+from evalharness.api.checks import excerpt, plain_number
 from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
 from evalharness.pytest_plugin._pytest_internals import Failed
@@ -195,12 +195,6 @@ class Details:
                 raise ScoreError(f"detail {name!r} is nested too deeply, or holds itself; give plain JSON data") from None
 
 
-def _number(value: Any) -> Any:
-    """Return numpy's and torch's numbers as Python numbers, anything else unchanged."""
-    is_foreign = not isinstance(value, (bool, int, float)) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0
-    return value.item() if is_foreign else value
-
-
 def reference_of(case: Case) -> Row:
     """Return the reference of a case for its row if it is plain JSON data, else nothing."""
     reference = vars(case).get("reference")  # as it stands: a case of a recorded run would load its eval to look it up
@@ -213,7 +207,7 @@ def reference_of(case: Case) -> Row:
 
 
 def _finite(name: str, value: Any) -> float:
-    plain = _number(value)
+    plain = plain_number(value)
     if not isinstance(plain, (bool, int, float)):
         raise ScoreError(f"score {name!r} must be a number or bool, got {shorten(repr(value))} ({type(value).__name__})")
     try:
@@ -235,7 +229,7 @@ class _NotPlain(Exception):
 
 def _plain_data(value: Any) -> Any:
     """Return a copy made of JSON's own types; raises `_NotPlain`."""
-    plain = _number(value)
+    plain = plain_number(value)
     if plain is None or isinstance(plain, (bool, int, str)):
         return plain
     if isinstance(plain, float):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import pytest
 
+from evalharness.analysis.eval_functions import engines_to_compare
 from evalharness.api.errors import ConfigError
 from evalharness.config.checks import check_combinations
 from evalharness.pytest_plugin.eval_module import (
@@ -19,11 +19,12 @@ from evalharness.pytest_plugin.eval_module import (
     read_eval,
     stand_in,
 )
-from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs, engines_by_checkpoint
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
 from evalharness.pytest_plugin.execution.units import EvalNode, UnitKey, assign_units, is_eval_test, parse_nodeid
 from evalharness.pytest_plugin.outcomes import ItemRecord
-from evalharness.pytest_plugin.run_context import RunContext, utc_now
+from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.journal import test_name
+from evalharness.runs.run_file import utc_now
 from evalharness.runs.schema import EvalLine
 
 
@@ -37,7 +38,6 @@ class EvalRegistry:
         """What is odd about the checkpoints, and which were skipped; shown before the run and in run.json."""
         self.ambiguous_node_ids: set[str] = set()
         """Ids of tests that read like those of evals but are not; a controller hears of them from its workers."""
-        self._markers: dict[str, pytest.Mark] = {}
         self._unloaded: dict[str, Exception] = {}
         self._engines = list(engines) if engines is not None else None
 
@@ -79,22 +79,12 @@ class EvalRegistry:
                     raise ConfigError(
                         f"{path} and {other.path} are both the eval {module.name!r}; rename one of the files, or run them apart"
                     )
-            self.add_module(module, marker)
-        elif self._markers[path] != marker:
+            self.modules[path] = module
+        elif self.modules[path].marker != marker.kwargs:
             raise ConfigError(
                 f"{path} has several eval markers; give each eval a module of its own, with one pytestmark = pytest.mark.eval(...)"
             )
         return self.modules[path]
-
-    def add_module(self, module: EvalModule, marker: pytest.Mark | None) -> None:
-        """Add an eval under its path."""
-        self.modules[module.path] = module
-        if marker is not None:
-            self._markers[module.path] = marker
-
-    def marker_arguments(self, path: str) -> Mapping[str, Any] | None:
-        """Return the keywords of a module's eval marker, None where another process has imported the module."""
-        return self._markers[path].kwargs if path in self._markers else None
 
     def parametrize(self, metafunc: pytest.Metafunc, marker: pytest.Mark | None) -> None:
         """Parametrise a test over engines and, in an eval module, over cases."""
@@ -110,10 +100,10 @@ class EvalRegistry:
             # Who asks for this eval does not want to see it skipped.
             stand_in(metafunc, ConfigError(f"{path}: {module.no_data}"))
             return
-        engines = self.engines
-        if module is not None and module.compares_engines:
-            engines = [spec for group in engines_by_checkpoint(engines).values() if len(group) > 1 for spec in group]
-        parametrize_eval(metafunc, [spec.id for spec in engines], module)
+        engine_ids = [spec.id for spec in self.engines]
+        if module is not None and module.marker.get("across") is not None:
+            engine_ids = [engine for group in engines_to_compare(spec.to_json() for spec in self.engines) for engine in group]
+        parametrize_eval(metafunc, engine_ids, module)
 
     # Tests
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evalharness.config import RunConfig
 from evalharness.runs.journal import Journal, journal_name
+from evalharness.runs.run_file import utc_now
 
 if TYPE_CHECKING:
     from evalharness.pytest_plugin.replay.resume import Resumption
-
-
-def utc_now() -> str:
-    """Return the current time as ISO 8601, UTC, to the millisecond."""
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True, eq=False)

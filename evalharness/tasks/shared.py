@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from evalharness.api.errors import RecordError
+from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.runs.files import write_atomically
 
 # An escaped character, a whole string, or a bracket outside of strings. A string that never ends takes the rest of the text, so
@@ -102,25 +102,38 @@ def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(lines)
 
 
-def read_lines(path: Path | str) -> Iterator[tuple[str, Any]]:
-    """Yield `path:line` and value of each line that is not blank; `RecordError` where a file or line cannot be read."""
+def read_lines(path: Path | str, *, name: str = "", error: type[EvalHarnessError] = RecordError) -> Iterator[tuple[str, Any]]:
+    """Yield `path:line` and value of each line that is not blank; an `error` where a file or line cannot be read.
+
+    `name` stands for the path before the numbers of lines.
+    """
     try:
         # Not splitlines: a text may hold other line ends as they are.
         lines = Path(path).read_bytes().decode("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path} cannot be read: {error}") from error
+    except (OSError, UnicodeDecodeError) as problem:
+        raise error(f"{path} cannot be read: {problem}") from problem
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                yield f"{path}:{number}", loads(line)
-            except ValueError as error:
-                raise RecordError(f"{path}:{number} is not JSON: {error}") from error
+                yield f"{name or path}:{number}", loads(line)
+            except ValueError as problem:
+                raise error(f"{name or path}:{number} is not JSON: {problem}") from problem
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, and onto the disk; raises `RecordError`."""
     with write_atomically(path, durable=True) as file:
         file.write(content)
+
+
+def write_lines(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows, one line of JSON each, whole or not at all."""
+    write_whole(Path(path), json_lines(rows))
+
+
+def write_json(path: Path | str, value: Mapping[str, Any], *, ascii_only: bool = False) -> None:
+    """Write one JSON object, indented, whole or not at all."""
+    write_whole(Path(path), f"{json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, indent=2)}\n".encode())
 
 
 _HEADER = re.compile(r"<DOMAIN=([^<>{},\s]{1,32})>,\s{0,8}<TASK=([^<>{},\s]{1,32})>")

@@ -24,20 +24,13 @@ from evalharness.tasks.json_answers import MISSING, check_expected, matches
 from evalharness.tasks.prompt_rows import Judgement, PromptCase, PromptRow, read_rows, request_of
 from evalharness.tool_calls import ToolAnswer, ToolCall
 
-__all__ = ["Judgement", "ToolCase", "judge", "load_cases", "request", "tables"]
-
 FILE_NAME = "tool_calls.jsonl"
 TOOLS_FILE = "tools.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCase(PromptCase):
-    """One row; `reference` is the list of expected calls."""
-
-    @property
-    def needs_call(self) -> bool:
-        """Whether any call is expected."""
-        return bool(self.reference)
+    """One row; `reference` is the list of expected calls, [] where none is needed."""
 
 
 def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[ToolCase]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evalharness.tool_calls.types import RawCall
+from evalharness.tool_calls.types import RawCall, refuse_constant
 
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
@@ -42,11 +42,7 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return marked
 
 
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse)
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=refuse_constant)
 
 
 def _decode(text: str, start: int) -> tuple[Any, int, str | None]:
@@ -176,15 +172,12 @@ def fenced(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     while (fence := _FENCE.search(text, position)) is not None:
         body = _skip(text, fence.end())
         position = fence.end()
-        if text[body : body + 1] not in ("{", "["):
+        is_json = text[body : body + 1] in ("{", "[")
+        value, end, problem = _decode(text, body) if is_json else (None, body, None)
+        if not is_json or problem is not None:
             close = text.find("```", body)
             position = len(text) if close < 0 else close + 3
-            continue
-        value, end, problem = _decode(text, body)
-        if problem is not None:
-            close = text.find("```", body)
-            position = len(text) if close < 0 else close + 3
-            if _LOOKS_LIKE_CALL.search(text, body, position):
+            if problem is not None and _LOOKS_LIKE_CALL.search(text, body, position):
                 yield RawCall(None, {}, (fence.start(), position), problem)
             continue
         after = _skip(text, end)

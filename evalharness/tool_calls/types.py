@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from evalharness.api.checks import excerpt
 from evalharness.api.tools import Tool
 
 if TYPE_CHECKING:
@@ -135,12 +136,13 @@ def _type_of(value: object) -> str:
 
 def _loads(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return text
 
 
-def _refuse(name: str) -> Any:
+def refuse_constant(name: str) -> Any:
+    """Raise `ValueError` for `NaN` and `Infinity`, which Python's json takes."""
     raise ValueError(f"{name} is not JSON")
 
 
@@ -149,11 +151,8 @@ def problems_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list
     errors = sorted(
         _validator(json.dumps(schema, sort_keys=True)).iter_errors(dict(arguments)), key=lambda error: [str(step) for step in error.path]
     )
-    return [f"{error.json_path.removeprefix('$.')}: {_short(error.message)}" if error.path else _short(error.message) for error in errors]
-
-
-def _short(message: str) -> str:
-    return message if len(message) <= 200 else f"{message[:200]}…"
+    where = (f"{error.json_path.removeprefix('$.')}: " if error.path else "" for error in errors)
+    return [f"{place}{excerpt(error.message, 200)}" for place, error in zip(where, errors, strict=True)]
 
 
 @lru_cache(maxsize=256)

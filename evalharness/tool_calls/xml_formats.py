@@ -21,8 +21,10 @@ class _Texts(dict[str, str]):
 
     error: str | None = None
 
-    def add(self, name: str, text: str) -> None:
-        if name in self:
+    def add(self, name: str, text: str, missing: str = "") -> None:
+        if missing:
+            self.error = self.error or f"the parameter {name!r} is cut off: no {missing}"
+        elif name in self:
             self.error = f"the parameter {name!r} stands twice"
         else:
             self[name] = text
@@ -37,8 +39,7 @@ def qwen(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     while (opened := _FUNCTION.search(text, position)) is not None:
         arguments, closed, end = _qwen_parameters(text, opened.end())
         span = _with_mark(text, opened.start(), end)
-        error = arguments.error or (None if closed else "the call is cut off: no </function>")
-        yield RawCall(opened[1].strip(), arguments, span, error, texts=True)
+        yield RawCall(opened[1].strip(), arguments, span, arguments.error or _cut_off("" if closed else "</function>"), texts=True)
         position = max(end, opened.end())
 
 
@@ -51,7 +52,7 @@ def _qwen_parameters(text: str, position: int) -> tuple[_Texts, bool, int]:
         if name is not None and mark[0] == "</parameter>":
             arguments.add(name, _without_newlines(text[begin : mark.start()]))
         elif name is not None:
-            arguments.error = arguments.error or f"the parameter {name!r} is cut off: no </parameter>"
+            arguments.add(name, "", "</parameter>")
         name = None
         if mark[1] is not None:
             name, begin = mark[1].strip(), mark.end()
@@ -60,7 +61,7 @@ def _qwen_parameters(text: str, position: int) -> tuple[_Texts, bool, int]:
         elif mark[0] in ("<function=", "</tool_call>"):
             return arguments, False, mark.start()
     if name is not None:
-        arguments.error = arguments.error or f"the parameter {name!r} is cut off: no </parameter>"
+        arguments.add(name, "", "</parameter>")
     return arguments, False, len(text)
 
 
@@ -78,35 +79,33 @@ def _with_mark(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
+def _elements(text: str, opening: re.Pattern[str], closing: str = "</{}>") -> Iterator[tuple[re.Match[str], str, int, str]]:
+    """Yield each opening mark, the text inside of it, where its element ends, and the closing mark if that is missing, else "".
+
+    The `{}` of a closing mark is the opening one's first group.
+    """
+    end = 0
+    while (opened := opening.search(text, end)) is not None:
+        mark = closing.format(*opened.groups())
+        close = text.find(mark, opened.end())
+        end = close + len(mark) if close >= 0 else len(text)
+        yield opened, text[opened.end() : close if close >= 0 else end], end, "" if close >= 0 else mark
+
+
 def anthropic(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield `<invoke name="…"><parameter name="…">value</parameter></invoke>`, with or without a prefix or a block around them."""
-    position = 0
-    while (opened := _INVOKE.search(text, position)) is not None:
+    for opened, body, end, missing in _elements(text, _INVOKE, "</{}invoke>"):
         prefix = opened[1]
-        close = text.find(f"</{prefix}invoke>", opened.end())
-        end = close if close >= 0 else len(text)
-        arguments = _attribute_parameters(text[opened.end() : end], prefix)
-        error = arguments.error or (None if close >= 0 else f"the call is cut off: no </{prefix}invoke>")
-        end += len(f"</{prefix}invoke>") if close >= 0 else 0
+        opening = re.compile(rf"""<{prefix}parameter\s+name\s*=\s*(?:"([^"<>]{{1,256}})"|'([^'<>]{{1,256}})')[^<>]{{0,256}}>""")
+        arguments = _Texts()
+        for parameter, value, _, cut in _elements(body, opening, f"</{prefix}parameter>"):
+            arguments.add(html.unescape(parameter[1] or parameter[2]), html.unescape(_without_newlines(value)), cut)
         name = html.unescape(opened[2] or opened[3]).strip()
-        yield RawCall(name, arguments, _with_block(text, opened.start(), end, prefix), error, texts=True)
-        position = end
+        yield RawCall(name, arguments, _with_block(text, opened.start(), end, prefix), arguments.error or _cut_off(missing), texts=True)
 
 
-def _attribute_parameters(body: str, prefix: str) -> _Texts:
-    arguments = _Texts()
-    opening = re.compile(rf"""<{prefix}parameter\s+name\s*=\s*(?:"([^"<>]{{1,256}})"|'([^'<>]{{1,256}})')[^<>]{{0,256}}>""")
-    closing = f"</{prefix}parameter>"
-    position = 0
-    while (opened := opening.search(body, position)) is not None:
-        name = html.unescape(opened[1] or opened[2])
-        close = body.find(closing, opened.end())
-        if close < 0:
-            arguments.error = arguments.error or f"the parameter {name!r} is cut off: no {closing}"
-            break
-        arguments.add(name, html.unescape(_without_newlines(body[opened.end() : close])))
-        position = close + len(closing)
-    return arguments
+def _cut_off(missing: str) -> str | None:
+    return f"the call is cut off: no {missing}" if missing else None
 
 
 def _with_block(text: str, start: int, end: int, prefix: str) -> tuple[int, int]:
@@ -120,35 +119,16 @@ def _with_block(text: str, start: int, end: int, prefix: str) -> tuple[int, int]
 
 def invoke(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield `<invoke><tool_name>…</tool_name><parameters><key>value</key></parameters></invoke>`; nested elements stay text."""
-    end = 0
-    while (opened := _OLD_INVOKE.search(text, end)) is not None:
-        close = text.find("</invoke>", opened.end())
-        end = close if close >= 0 else len(text)
-        named = _OLD_NAME.match(text, opened.end(), end)
-        arguments = _element_parameters(text[named.end() : end]) if named else _Texts()
-        error = arguments.error or (None if close >= 0 else "the call is cut off: no </invoke>")
-        end += len("</invoke>") if close >= 0 else 0
-        name = html.unescape(named[1]).strip() if named else None
-        error = error if named else "the call has no <tool_name>"
-        yield RawCall(name, arguments, (opened.start(), end), error, texts=True)
-
-
-def _element_parameters(body: str) -> _Texts:
-    arguments = _Texts()
-    begin = body.find("<parameters>")
-    if begin < 0:
-        return arguments
-    position = begin + len("<parameters>")
-    end = body.rfind("</parameters>")
-    if end < 0:
-        arguments.error = "the parameters are cut off: no </parameters>"
-        end = len(body)
-    while (opened := _TAG.search(body, position, end)) is not None:
-        closing = f"</{opened[1]}>"
-        close = body.find(closing, opened.end(), end)
-        if close < 0:
-            arguments.error = arguments.error or f"the parameter {opened[1]!r} is cut off: no {closing}"
-            break
-        arguments.add(opened[1], html.unescape(body[opened.end() : close].strip()))
-        position = close + len(closing)
-    return arguments
+    for opened, body, end, missing in _elements(text, _OLD_INVOKE, "</invoke>"):
+        named = _OLD_NAME.match(body)
+        if named is None:
+            yield RawCall(None, {}, (opened.start(), end), "the call has no <tool_name>", texts=True)
+            continue
+        arguments = _Texts()
+        begin, close = body.find("<parameters>", named.end()), body.rfind("</parameters>", named.end())
+        parameters = body[begin + len("<parameters>") : close if close >= 0 else len(body)] if begin >= 0 else ""
+        if begin >= 0 > close:
+            arguments.error = "the parameters are cut off: no </parameters>"
+        for parameter, value, _, cut in _elements(parameters, _TAG):
+            arguments.add(parameter[1], html.unescape(value.strip()), cut)
+        yield RawCall(html.unescape(named[1]).strip(), arguments, (opened.start(), end), arguments.error or _cut_off(missing), texts=True)

@@ -73,12 +73,9 @@ class TestGates:
         names = tuple(verdict[name] for name in ("eval", "test", "engine"))
         assert (names, verdict["passed"], verdict["value"]) == (("a", "test_b", "hf:a"), True, 1)
 
-    def test_an_incomplete_test_never_passes(self) -> None:
-        rows = [self.row(), self.row("skip", started_at=None)]
-        (verdict,) = judge_gates(self.EVALS, rows, (), interrupted="stopped")
+    def test_an_incomplete_test_or_run_never_passes(self) -> None:
+        (verdict,) = judge_gates(self.EVALS, [self.row(), self.row("skip", started_at=None)], (), interrupted="stopped")
         assert (verdict["passed"], verdict["reason"]) == (False, "not judged: 1 of 2 cases were not run (stopped)")
-
-    def test_an_unfinished_run_never_passes(self) -> None:
         (verdict,) = judge_gates(self.EVALS, [self.row()], (), interrupted=None, unfinished="killed")
         assert (verdict["passed"], verdict["reason"]) == (False, "not judged: killed")
 

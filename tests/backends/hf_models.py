@@ -78,26 +78,22 @@ def draw_wide(model: Any, seed: int, end_id: int) -> None:
         model.lm_head.weight[end_id] *= 1.3
 
 
-def make_text_checkpoint(path: Path, *, seed: int = 0, with_pad: bool = True, generation_config: dict[str, Any] | None = None) -> Path:
-    """Return `path`, now a tiny Llama whose weights are drawn wide, so that greedy choices are clear."""
+def make_llama(**changes: Any) -> Any:
+    """Return a tiny random Llama; the changes go to its config."""
     register_missing_operators()
-    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
+    return LlamaForCausalLM(LlamaConfig(**{**sizes, **heads, "max_position_embeddings": 256, **changes}))
+
+
+def make_text_checkpoint(path: Path, *, seed: int = 0, with_pad: bool = True, generation_config: dict[str, Any] | None = None) -> Path:
+    """Return `path`, now a tiny Llama whose weights are drawn wide, so that greedy choices are clear."""
+    model = make_llama(vocab_size=VOCAB_SIZE, eos_token_id=END_ID, pad_token_id=PAD_ID)
+    import torch
+
     path.mkdir(parents=True, exist_ok=True)
-    config = LlamaConfig(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=256,
-        eos_token_id=END_ID,
-        pad_token_id=PAD_ID,
-    )
-    model = LlamaForCausalLM(config)
     draw_wide(model, seed, END_ID)
     with torch.no_grad():
         model.lm_head.weight[PAD_ID] = 0.0  # never generated: where it shows up, it is padding

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.backends.torchvision_cpu import register_missing_operators
-from tests.backends.hf_models import draw_wide
+from tests.backends.hf_models import draw_wide, make_llama
 from tests.backends.vllm_models import Reference
 
 IS_INSTALLED = importlib.util.find_spec("max") is not None
@@ -24,24 +24,9 @@ _END_IDS = (642, 640)
 
 def make_text_checkpoint(source: Path, out: Path, *, seed: int = 5, **changes: Any) -> Path:
     """Return `out`, now a tiny Llama beside the tokenizer of `source`, its weights drawn wide, so that greedy choices are clear."""
-    register_missing_operators()
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     out.mkdir(parents=True, exist_ok=True)
-    config: dict[str, Any] = {
-        "vocab_size": _VOCAB_SIZE,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "max_position_embeddings": 4096,
-        "eos_token_id": _END_IDS[0],
-        "bos_token_id": None,
-        "pad_token_id": None,
-    }
-    model = LlamaForCausalLM(LlamaConfig(**{**config, **changes}))
+    config: dict[str, Any] = {"vocab_size": _VOCAB_SIZE, "max_position_embeddings": 4096, "eos_token_id": _END_IDS[0]}
+    model = make_llama(**{**config, "bos_token_id": None, "pad_token_id": None, **changes})
     draw_wide(model, seed, _END_IDS[0])
     model.save_pretrained(str(out))
     for name in _FILES:  # after the weights, whose own generation_config has no traps
@@ -61,6 +46,6 @@ class TextReference(Reference):
         self._tokenizer = AutoTokenizer.from_pretrained(path)
         self.model = LlamaForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
-    def inputs(self, text: str, images: Any = (), size: Any = None) -> Any:
+    def inputs(self, text: str, images: Any = ()) -> Any:
         """Return the tokenizer's tensors for one prompt."""
         return self._tokenizer([text], return_tensors="pt", add_special_tokens=False, return_token_type_ids=False)

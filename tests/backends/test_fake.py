@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.api.errors import CheckpointError, ConfigError, ContractValueError, ImageError
+from evalharness.api.errors import CheckpointError, ConfigError, ContractValueError
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import Completion, Prompt
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
@@ -151,15 +151,6 @@ def complete(text: str, *, ends: bool = True, **changes: Any) -> Completion:
     return output
 
 
-def test_an_answer_ends_with_the_end_token() -> None:
-    done = complete("abc")
-    assert (done.token_ids[-1], len(done.token_ids), done.stopped_by) == (END, 4, "id")
-
-
-def test_an_answer_without_end_is_ended_by_length() -> None:
-    assert complete("abc", ends=False).stopped_by == "length"
-
-
 @pytest.mark.parametrize("cap, stopped_by", [(3, "length"), (4, "id"), (1, "length")])
 def test_the_length_cap_counts_the_end_token(cap: int, stopped_by: str) -> None:
     done = complete("abc", max_new_tokens=cap)
@@ -169,24 +160,6 @@ def test_the_length_cap_counts_the_end_token(cap: int, stopped_by: str) -> None:
 def test_logprobs_come_one_per_token() -> None:
     assert complete("ab", logprobs=True).logprobs == (0.0, 0.0, 0.0)
     assert complete("ab").logprobs is None
-
-
-def test_images_are_opened_and_a_broken_one_fails_alone() -> None:
-    def broken() -> Any:
-        raise ImageError("photo.jpg is empty")
-
-    opened: list[int] = []
-    good = prompt(index=1, load_images=lambda: opened.append(1) or [])
-    bad, done = FakeBackend.from_answers(["a"]).generate([prompt(load_images=broken), good])
-    assert bad[1].kind == "invalid"  # type: ignore[index]
-    assert isinstance(done, Completion)
-    assert opened == [1]
-
-
-def test_closing_twice_does_no_harm() -> None:
-    backend = FakeBackend.from_answers(["a"])
-    backend.close()
-    backend.close()
 
 
 @given(st.lists(st.one_of(st.text(), st.sampled_from(TOKENIZER.all_special_tokens))).map("".join))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import ConfigError
-from evalharness.backends.base import check_stop_ids
 from evalharness.backends.fake import FakeTokenizer
+from evalharness.backends.stops import check_stop_ids
 from tests.backends.vllm_models import plan
 
 BEYOND = ord("z") + 4  # the fake tokenizer's id of "z"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import ContractValueError
-from evalharness.backends.weight_sources import pair_names, refuse_unmatched
+from evalharness.backends.loaded_weights import pair_names, refuse_unmatched
 
 MODEL = {"model.language_model.layers.0.q.weight": (2, 3), "model.visual.blocks.0.q.weight": (2, 3), "lm_head.weight": (5, 3)}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from PIL import Image
 
+from evalharness.api.options import VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
 from tests.backends.plans import PLAN
@@ -26,6 +27,9 @@ TRAPS = {
     "max_new_tokens": 2,
     "unknown_knob": 1,
 }
+
+BUDGET = VlmPreprocessOptions(max_pixels=65_536)
+"""The pixel budget of the session's engines on that checkpoint: half of what it declares itself."""
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 
@@ -78,7 +82,7 @@ def failure(outputs: Any) -> GenerationFailure:
 
 
 class Reference:
-    """Plain transformers on the same checkpoint: one request at a time, float32."""
+    """Plain transformers on the same checkpoint, with `BUDGET`: one request at a time, float32."""
 
     def __init__(self, path: Path) -> None:
         import torch
@@ -91,10 +95,10 @@ class Reference:
         self._processor = AutoProcessor.from_pretrained(path)
         self.model = Qwen3VLForConditionalGeneration.from_pretrained(path, dtype=torch.float32).eval()
 
-    def inputs(self, text: str, images: Sequence[Image.Image] = (), size: dict[str, int] | None = None) -> Any:
+    def inputs(self, text: str, images: Sequence[Image.Image] = ()) -> Any:
         """Return the processor's tensors for one prompt."""
-        more = {"images_kwargs": {"size": size}} if size else {}
-        inputs = self._processor(text=[text], images=list(images) or None, return_tensors="pt", **more)
+        size = {**dict(self._processor.image_processor.size), "longest_edge": BUDGET.max_pixels}
+        inputs = self._processor(text=[text], images=list(images) or None, return_tensors="pt", images_kwargs={"size": size})
         inputs.pop("token_type_ids", None)
         return inputs
 
@@ -102,12 +106,11 @@ class Reference:
         self,
         text: str,
         images: Sequence[Image.Image] = (),
-        size: dict[str, int] | None = None,
         max_new_tokens: int = 16,
         end_ids: Sequence[int] = (642, 640),
     ) -> list[int]:
         """Return the greedy ids, the end-of-sequence id included."""
-        inputs = self.inputs(text, images, size)
+        inputs = self.inputs(text, images)
         with self._torch.no_grad():
             ids = self.model.generate(
                 **inputs,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evalharness.backends.torchvision_cpu import register_missing_operators
+from tests.backends.hf_models import make_llama
 
 END_ID = 0
 SENTENCE = ("The", " quick", " brown", " fox", " jumps")
@@ -81,26 +81,12 @@ def _next_tokens() -> dict[int, int]:
 
 def make_word_checkpoint(path: Path, *, int8: bool = False) -> Path:
     """Return `path`, now the checkpoint; `int8`: its matrices as 8-bit integers in the form of compressed-tensors."""
-    register_missing_operators()
+    vocabulary = _vocabulary()
+    sizes = {"vocab_size": len(vocabulary), "hidden_size": _HIDDEN, "num_hidden_layers": 1}
+    model = make_llama(**sizes, eos_token_id=END_ID, pad_token_id=1, tie_word_embeddings=False)
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     path.mkdir(parents=True, exist_ok=True)
-    vocabulary = _vocabulary()
-    config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=_HIDDEN,
-        intermediate_size=128,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=256,
-        eos_token_id=END_ID,
-        pad_token_id=1,
-        tie_word_embeddings=False,
-    )
-    model = LlamaForCausalLM(config)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.distribution import VLLM, cost_class, unit_of
+from tests.processes import python
 from tests.pytest_plugin.project import environment
 
 ROOT = Path(__file__).parents[2]
@@ -40,18 +39,12 @@ def tree(tmp_path: Path) -> Path:
 
 
 def ran(tree: Path, *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", *arguments]
-    done = subprocess.run(
-        command, cwd=tree, env=environment(PYTHONPATH=str(ROOT)), capture_output=True, text=True, timeout=300, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+    return python("-m", "pytest", "-q", "-p", "xdist", *arguments, cwd=tree, env=environment(PYTHONPATH=str(ROOT)))
 
 
 def test_files_that_start_vllm_are_one_unit_and_all_others_their_own(tree: Path) -> None:
-    assert {name: unit_of(tree, name) for name in FILES} == {name: name for name in FILES} | {
-        "contract/test_engines.py": VLLM,
-        "test_model.py": VLLM,
-    }
+    of_vllm = dict.fromkeys(("contract/test_engines.py", "test_model.py"), VLLM)
+    assert {name: unit_of(tree, name) for name in FILES} == {name: name for name in FILES} | of_vllm
 
 
 def test_what_takes_long_begins_first(tree: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.fast_tier import LEFT_OUT
+from tests.processes import python
 from tests.pytest_plugin.project import environment
 
 ROOT = Path(__file__).parents[2]
@@ -22,11 +21,7 @@ def run_fast(folder: Path, **modules: str) -> tuple[int, str]:
         (folder / f"{name}.py").write_text(f"import pytest, subprocess, sys\n{source}")
     (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text("utf-8"))
     (folder / "pytest.ini").write_text(MARKERS)
-    command = [sys.executable, "-m", "pytest", "-q", "--fast", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        command, cwd=folder, env=environment(PYTHONPATH=str(ROOT)), capture_output=True, text=True, timeout=300, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+    return python("-m", "pytest", "-q", "--fast", "-p", "no:cacheprovider", cwd=folder, env=environment(PYTHONPATH=str(ROOT)))
 
 
 def test_marked_tests_and_modules_and_those_that_take_a_checkpoint_are_left_out(tmp_path: Path) -> None:
@@ -44,9 +39,9 @@ IMPORTS = {
     "a skip": ("def test_a(): pytest.importorskip('transformers')\n", "this test imports transformers"),
     "a fixture": ("@pytest.fixture\ndef f(): import torch\n\ndef test_a(f): pass\n", "this test imports torch"),
     "the module": ("import torch\n\ndef test_a(): pass\n", "torch is not imported in the fast tier"),
-    "another process": (
+    "a process": (
         "def test_a(): subprocess.run([sys.executable, '-c', 'import torch'], check=True)\n",
-        "torch is not imported in the fast tier",
+        "torch is not imported in the fast",
     ),
 }
 

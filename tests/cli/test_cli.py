@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import subprocess
-import sys
+import re
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,14 +10,11 @@ import pytest
 from evalharness.api import errors
 from evalharness.api.errors import BROKEN, INTERRUPTED, REFUSED
 from evalharness.cli import group, main
+from tests.cli.conftest import Command
+from tests.processes import python
 from tests.test_meta import HEAVY, run_python
 
 COMMANDS = group.list_commands(click.Context(group))
-
-
-def test_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"evalharness {version('evalharness')}\n"
 
 
 @pytest.mark.parametrize(
@@ -33,42 +29,29 @@ def test_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[
         pytest.param(["report", "a", "b"], "Got unexpected extra argument (b)", id="too-much"),
     ],
 )
-def test_a_wrong_command_line_ends_with_2_and_says_what_is_right(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == REFUSED
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "Usage: evalharness" in printed.err
-    assert (message in printed.err) == (message != "Commands")
-    assert "--help shows" in printed.err
+def test_a_wrong_command_line_ends_with_2_and_says_what_is_right(arguments: list[str], message: str, refused: Command) -> None:
+    error = refused(*arguments)
+    assert "Usage: evalharness" in error
+    assert (message in error) == (message != "Commands")
+    assert "--help shows" in error
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [pytest.param("nowhere", "nowhere is not a run directory, and ", id="missing"), pytest.param(".", "run.json", id="no-run")],
 )
-def test_a_folder_that_is_no_run_ends_with_2_and_says_why(
-    tmp_path: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", str(tmp_path / name)]) == REFUSED
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("evalharness: error: ")
-    assert message in printed.err
+def test_a_folder_that_is_no_run_ends_with_2_and_says_why(tmp_path: Path, name: str, message: str, refused: Command) -> None:
+    assert re.match(rf"evalharness: error: .*{re.escape(message)}", refused("report", tmp_path / name))
 
 
-def test_a_path_that_is_too_long_is_no_fault_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["timeline", "a" * 300]) == REFUSED
-    assert capsys.readouterr().err == f"evalharness: error: {'a' * 300}: File name too long; give another path\n"
+def test_a_path_that_is_too_long_is_no_fault_of_ours(refused: Command) -> None:
+    assert refused("timeline", "a" * 300) == f"evalharness: error: {'a' * 300}: File name too long; give another path\n"
 
 
-def test_a_wrong_command_line_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [main([word]) for word in ("\x1b[31m", "--\x1b[31m")] == [REFUSED, REFUSED]
-    assert main(["report", "\x1b]0;x\x07[red]"]) == REFUSED
-    printed = capsys.readouterr().err
-    assert not {"\x1b", "\x07"} & set(printed)
-    assert "[red]" in printed
+def test_a_wrong_command_line_cannot_steer_the_terminal(refused: Command) -> None:
+    message = refused("\x1b[31m") + refused("--\x1b[31m") + refused("report", "\x1b]0;x\x07[red]")
+    assert not {"\x1b", "\x07"} & set(message)
+    assert "[red]" in message
 
 
 @pytest.mark.parametrize(
@@ -92,19 +75,16 @@ def test_the_exit_code_tells_a_wrong_input_from_something_broken(
 
 
 class TestHelp:
-    def test_all_commands_are_listed_by_section(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["--help"]) == 0
-        printed = capsys.readouterr().out
-        assert [line for line in printed.splitlines() if line.endswith(":")][:2] == ["Options:", "Start:"]
-        assert all(f"\n  {name} " in printed for name in COMMANDS)
+    def test_all_commands_are_listed_by_section(self, printed: Command) -> None:
+        shown = printed("--help")
+        assert [line for line in shown.splitlines() if line.endswith(":")][:2] == ["Options:", "Start:"]
+        assert all(f"\n  {name} " in shown for name in COMMANDS)
 
     @pytest.mark.parametrize("name", COMMANDS)
-    def test_a_command_shows_examples_defaults_and_exit_codes(self, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main([name, "-h"]) == 0
-        printed = capsys.readouterr().out
-        assert f"Usage: evalharness {name} " in printed
-        assert f"\nExamples:\n  evalharness {name}" in printed
-        assert "\nExit codes:\n  0   " in printed
+    def test_a_command_shows_examples_defaults_and_exit_codes(self, name: str, printed: Command) -> None:
+        shown = printed(name, "-h")
+        for part in (f"Usage: evalharness {name} ", f"\nExamples:\n  evalharness {name}", "\nExit codes:\n  0   "):
+            assert part in shown
         command = group.get_command(click.Context(group), name)
         for option in command.params:
             if isinstance(option, click.Option) and not option.is_flag and not option.required:
@@ -120,5 +100,4 @@ print(*[name for name in {(*HEAVY, "rich", "pytest", "jinja2")!r} if name in sys
 
 
 def test_the_module_runs_as_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "evalharness", "--version"], capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout) == (0, f"evalharness {version('evalharness')}\n")
+    assert python("-m", "evalharness", "--version") == (0, f"evalharness {version('evalharness')}\n")

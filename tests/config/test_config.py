@@ -29,7 +29,7 @@ def config_of(tmp_path: Path, *arguments: str, env: dict[str, str] | None = None
 def test_command_line_beats_environment_beats_own_file_beats_pyproject_beats_default(tmp_path: Path) -> None:
     sources: list[tuple[str, dict[str, Any]]] = [
         ("default", {}),
-        ("pyproject.toml", {"pyproject_toml": "[tool.evalharness]\nseed = 1\n"}),
+        ("pyproject.toml", {"pyproject_toml": "[tool.evalharness]\nseed = 1\nlimit = 5\n"}),
         ("evalharness.toml", {"evalharness_toml": "seed = 2\n"}),
         ("environment EVALHARNESS_SEED", {"env": {"EVALHARNESS_SEED": "3"}}),
         ("command line", {}),
@@ -40,11 +40,7 @@ def test_command_line_beats_environment_beats_own_file_beats_pyproject_beats_def
         config = config_of(tmp_path, *(["--seed", "4"] if origin == "command line" else []), **given)
         assert (config.seed, config.origin("seed")) == (rank, origin)
         assert config.is_set("seed") is (rank > 0)
-
-
-def test_both_files_are_read_and_merged_by_key(tmp_path: Path) -> None:
-    config = config_of(tmp_path, pyproject_toml="[tool.evalharness]\nseed = 1\nlimit = 5\n", evalharness_toml="seed = 2\n")
-    assert (config.seed, config.limit) == (2, 5)
+    assert config.limit == 5  # files are merged by key
 
 
 def test_paths_in_files_are_relative_to_the_file_and_others_to_the_current_folder(tmp_path: Path) -> None:
@@ -59,12 +55,8 @@ def test_models_are_collected_from_repeated_options_and_commas(tmp_path: Path) -
     assert config.model == ("/x/a", "/x/b", "/y/*")
 
 
-def test_a_settings_file_may_write_options_as_on_the_command_line(tmp_path: Path) -> None:
-    assert config_of(tmp_path, evalharness_toml="max-new-tokens = 7\n").max_new_tokens == 7
-
-
-def test_a_flag_of_a_file_is_taken_back_on_the_command_line(tmp_path: Path) -> None:
-    assert config_of(tmp_path, evalharness_toml="allow_pickle = true\n").allow_pickle is True
+def test_a_flag_of_a_file_which_may_write_it_as_the_command_line_does_is_taken_back_there(tmp_path: Path) -> None:
+    assert config_of(tmp_path, evalharness_toml="allow-pickle = true\n").allow_pickle is True
     assert config_of(tmp_path, "--no-allow-pickle").allow_pickle is False
 
 
@@ -77,21 +69,11 @@ def test_run_ids_of_two_runs_differ_by_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(
-            ["--backend", "vlm"],
-            r"^--backend 'vlm' is unknown; did you mean 'vllm'\? Known: auto, fake, hf, max, openai, vllm\.$",
-            id="backend",
-        ),
-        pytest.param(
-            ["--backend", "xyzzy"],
-            r"^--backend 'xyzzy' is unknown\. Known: auto, fake, hf, max, openai, vllm\.$",
-            id="backend-like-no-other",
-        ),
+        pytest.param(["--backend", "vlm"], r"^--backend 'vlm' is unknown; did you mean 'vllm'\? Known: auto, fake, hf,", id="backend"),
+        pytest.param(["--backend", "xyzzy"], r"^--backend 'xyzzy' is unknown\. Known: auto, fake, hf, max,", id="backend-like-no-other"),
         pytest.param(["--backend", "hf,hf"], "names 'hf' twice", id="backend-twice"),
         pytest.param(["--backend", "hf,"], "comma-separated list of auto, fake, hf, max, openai, vllm, got", id="backend-empty"),
-        pytest.param(
-            ["--limit", "0"], r"^--limit must be a whole number of at least 1, got '0'; leave it out to run every case$", id="limit-0"
-        ),
+        pytest.param(["--limit", "0"], "^--limit must be a whole number of at least 1, got '0'; leave it out to run every", id="limit-0"),
         pytest.param(["--limit", "two"], r"^--limit must be a whole number of at least 1, got 'two'$", id="limit-word"),
         pytest.param(["--limit", "1.5"], "--limit must be a whole number", id="limit-fraction"),
         pytest.param(["--seed", "9" * 400], "at most 4294967295", id="seed-no-float-can-hold"),
@@ -115,6 +97,7 @@ def test_run_ids_of_two_runs_differ_by_default(tmp_path: Path) -> None:
         pytest.param(["--model", "a" * 5000], r"glob patterns, got 'a+' \(File name too long\)$", id="model-too-long"),
         pytest.param(["--data", "~no-body/x"], "the path of a folder, got '~no-body/x'", id="home-of-nobody"),
         pytest.param(["--model", ""], "a comma-separated list of paths", id="model-empty"),
+        *(pytest.param(["--shard", text], "--shard must be a part", id=f"shard-{text}") for text in ("0/3", "1/0", "1", "a/b", "1/3/5")),
     ],
 )
 def test_a_wrong_value_on_the_command_line_is_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -170,28 +153,17 @@ def test_a_config_written_by_another_version_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sources", "message"),
     [
-        pytest.param(
-            ["--enforce-eager"], {}, "^--enforce-eager is honoured by vllm only, but .*hf .*default.*--backend vllm", id="vllm-only"
-        ),
+        pytest.param(["--enforce-eager"], {}, "^--enforce-eager is honoured by vllm only, but .*hf .*default.*--backend", id="vllm-only"),
         pytest.param(["--backend", "vllm", "--device", "cpu"], {}, "--device cpu is honoured by hf only", id="hf-only"),
         pytest.param(["--no-enforce-eager"], {}, "^--no-enforce-eager is honoured by vllm only", id="vllm-only-taken-back"),
-        pytest.param(
-            [],
-            {"env": {"EVALHARNESS_TENSOR_PARALLEL_SIZE": "2"}},
-            "environment EVALHARNESS_TENSOR_PARALLEL_SIZE.* honoured by vllm",
-            id="env",
-        ),
+        pytest.param([], {"env": {"EVALHARNESS_ENFORCE_EAGER": "1"}}, "environment EVALHARNESS_ENFORCE_EAGER.* honoured by vllm", id="env"),
         pytest.param(["--fallback-backend", "hf"], {}, "is the only backend of the run already", id="fallback-is-the-backend"),
         pytest.param(["--num-samples", "4", "--temperature", "0"], {}, "would give the same text every time", id="greedy-samples"),
         pytest.param(["--top-p", "0.9", "--temperature", "0"], {}, "has no effect with --temperature 0", id="greedy-top-p"),
         pytest.param(["--max-pixels", "10", "--min-pixels", "20"], {}, "--min-pixels 20 is more than --max-pixels 10", id="pixels"),
-        pytest.param(
-            ["--backend", "vllm", "--max-model-len", "64", "--max-new-tokens", "64"], {}, "leaves no room for a prompt", id="no-room"
-        ),
+        pytest.param(["--max-model-len", "64", "--max-new-tokens", "64"], {}, "leaves no room for a prompt", id="no-room"),
         pytest.param(["--engine-option", "max_num_seqs=64"], {}, "^--engine-option max_num_seqs=64 is honoured by vllm only", id="engine"),
-        pytest.param(
-            ["--backend", "vllm", "--engine-option", "seed=1"], {}, "--engine-option seed cannot be given: every", id="engine-own"
-        ),
+        pytest.param(["--backend=vllm", "--engine-option", "seed=1"], {}, "--engine-option seed cannot be given: every", id="engine-own"),
         pytest.param(["--devices", "cpu", "--device", "cuda"], {}, "^--devices cpu contradicts --device cuda; give one", id="devices"),
         pytest.param(["--devices", "gpu:0", "--device", "cpu"], {}, "^--devices gpu:0 contradicts --device cpu; give one", id="device"),
         pytest.param(["--shard", "3/2"], {}, "--shard 3/2 does not exist; the last of 2 parts is 2/2", id="shard"),
@@ -227,14 +199,10 @@ def test_a_run_on_real_backends_needs_a_checkpoint_and_the_fake_needs_none(tmp_p
 
 
 @pytest.mark.parametrize("option", ARGUMENTS, ids=lambda option: option.name)
-def test_every_help_text_starts_with_a_capital_and_states_its_default(option: Any) -> None:
+def test_every_help_text_starts_with_a_capital_and_states_the_default_which_is_a_legal_value(option: Any, tmp_path: Path) -> None:
     assert option.help[0].isupper()
     assert "(default: " in option.help
     assert "%" not in option.help  # argparse would format it
-
-
-@pytest.mark.parametrize("option", ARGUMENTS, ids=lambda option: option.name)
-def test_every_default_is_a_legal_value(option: Any, tmp_path: Path) -> None:
     if option.default is None or option.default == "":  # a run's name is made when the run starts
         return
     raw = str(option.default) if isinstance(option.default, Path) else option.default
@@ -277,9 +245,8 @@ def test_engine_options_are_json_or_text_and_a_table_in_a_file(tmp_path: Path) -
     config = config_of(tmp_path, *given)
     assert config.engine_option == wanted
     assert RunConfig.from_json(json.loads(json.dumps(config.to_json()))).engine_option == wanted
-    of_file = config_of(
-        tmp_path, evalharness_toml='[engine_option]\nmax_num_seqs = 64\nkv_cache_dtype = "fp8"\nhf_overrides = { a = [1, 2] }\n'
-    )
+    table = '[engine_option]\nmax_num_seqs = 64\nkv_cache_dtype = "fp8"\nhf_overrides = { a = [1, 2] }\n'
+    of_file = config_of(tmp_path, evalharness_toml=table)
     assert of_file.engine_option == wanted
     assert of_file.origin("engine_option") == "evalharness.toml"
 

@@ -89,58 +89,41 @@ def test_an_alias_and_the_own_name_may_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sources", "message"),
+    ("arguments", "message"),
     [
-        pytest.param(
-            [ENGINE, "pytorch", "--backend", "vllm"],
-            {},
-            r"^--inference-engine pytorch means --backend hf here and contradicts --backend vllm; give one of them$",
-            id="backend",
-        ),
-        pytest.param(
-            [ENGINE, "sglang", "--server", "mlx"], {}, "sglang means --server sglang here and contradicts --server mlx", id="server"
-        ),
-        pytest.param(
-            [ADDRESS, "http://a", "--base-url", "http://b"],
-            {},
-            "^--inference-url http://a contradicts --base-url http://b; give one of them$",
-            id="address",
-        ),
-        pytest.param(
-            [],
-            {"env": {"EVALHARNESS_INFERENCE_ENGINE": "vllm", "EVALHARNESS_BACKEND": "hf"}},
-            "^EVALHARNESS_INFERENCE_ENGINE vllm means --backend vllm here and contradicts EVALHARNESS_BACKEND hf",
-            id="environment",
-        ),
-        pytest.param(
-            [],
-            {"evalharness_toml": 'backend = "hf"\n[inference]\nengine = "mlx"\n'},
-            r"^engine in \[inference\] of evalharness.toml mlx means --backend openai here and contradicts backend in evalharness.toml hf",
-            id="file",
-        ),
-        pytest.param([ENGINE, "vlm"], {}, "^--inference-engine must be one of pytorch, .*'vlm'; did you mean 'vllm'", id="engine"),
-        pytest.param([ADDRESS, "localhost:8000"], {}, "^--inference-url must be an address such as http", id="no-address"),
-        pytest.param(
-            [],
-            {"evalharness_toml": '[inference]\nengin = "max"\n'},
-            r"^'engin' in \[inference\] of evalharness.toml is unknown; did you mean 'engine'\? Known: engine, url\.$",
-            id="key-in-the-table",
-        ),
-        pytest.param(
-            [],
-            {"pyproject_toml": "[tool.evalharness]\ninference = 3\n"},
-            r"\[inference\] of \[tool.evalharness\] of pyproject.toml must be a table of settings, got 3",
-            id="no-table",
-        ),
-        pytest.param([], {"evalharness_toml": "[inferenc]\n"}, "'inferenc' in evalharness.toml is unknown; did you mean", id="table"),
-        pytest.param([], {"evalharness_toml": 'inference_url = "http://a"\n'}, "'inference_url' in evalharness.toml is unknown", id="flat"),
+        ([ENGINE, "pytorch", "--backend", "vllm"], "pytorch means --backend hf here and contradicts --backend vllm; give one of them$"),
+        ([ENGINE, "sglang", "--server", "mlx"], "sglang means --server sglang here and contradicts --server mlx"),
+        ([ADDRESS, "http://a", "--base-url", "http://b"], "^--inference-url http://a contradicts --base-url http://b; give one of them$"),
+        ([ENGINE, "vlm"], "^--inference-engine must be one of pytorch, .*'vlm'; did you mean 'vllm'"),
+        ([ADDRESS, "localhost:8000"], "^--inference-url must be an address such as http"),
     ],
+    ids=["backend", "server", "address", "engine", "no-address"],
 )
-def test_what_contradicts_itself_or_is_unknown_is_refused(
-    tmp_path: Path, arguments: list[str], sources: dict[str, Any], message: str
-) -> None:
+def test_what_contradicts_itself_or_is_unknown_is_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        config_of(tmp_path, *arguments, **sources)
+        config_of(tmp_path, *arguments)
+
+
+def test_what_contradicts_itself_in_the_environment_is_refused(tmp_path: Path) -> None:
+    message = "^EVALHARNESS_INFERENCE_ENGINE vllm means --backend vllm here and contradicts EVALHARNESS_BACKEND hf"
+    with pytest.raises(ConfigError, match=message):
+        config_of(tmp_path, env={"EVALHARNESS_INFERENCE_ENGINE": "vllm", "EVALHARNESS_BACKEND": "hf"})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('backend = "hf"\n[inference]\nengine = "mlx"\n', "mlx means --backend openai here and contradicts backend in evalharness.toml hf"),
+        ('[inference]\nengin = "max"\n', r"^'engin' in \[inference\] of evalharness.toml is unknown; did you mean 'engine'"),
+        ("inference = 3\n", r"\[inference\] of evalharness.toml must be a table of settings, got 3"),
+        ("[inferenc]\n", "'inferenc' in evalharness.toml is unknown; did you mean"),
+        ('inference_url = "http://a"\n', "'inference_url' in evalharness.toml is unknown"),
+    ],
+    ids=["contradiction", "key-in-the-table", "no-table", "table", "flat"],
+)
+def test_a_settings_file_that_contradicts_itself_or_has_unknown_names_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_of(tmp_path, evalharness_toml=content)
 
 
 def test_an_address_for_an_engine_that_asks_no_server_is_refused_by_the_name_that_was_given(tmp_path: Path) -> None:

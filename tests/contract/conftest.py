@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
+from collections.abc import Callable, Generator
 from types import SimpleNamespace
 from typing import TypeAlias
 
 import pytest
 
 from evalharness.api.errors import CapabilityError
-from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationResult
 from evalharness.backends.base import Backend
 from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate
-from evalharness.engine.build import build_backend
 from evalharness.engine.engine import Engine
 from tests.backends.max_models import IS_INSTALLED
 from tests.backends.vllm_models import Reference
@@ -26,10 +21,6 @@ FAKE = pytest.param("fake", id="fake")
 MAX = [pytest.param("max", id="max", marks=pytest.mark.engine)] if IS_INSTALLED else []  # an environment of its own: docs/max.md
 HF = pytest.param("hf", id="hf", marks=pytest.mark.engine)
 REAL = [HF, pytest.param("vllm", id="vllm", marks=pytest.mark.vllm), *MAX]
-
-MAX_PIXELS = 16_384
-"""The pixel budget of `other_engine`: 16 image tokens."""
-
 
 NOT_IN_MAX = {"image requests": "takes no pictures", "score given responses": "scores no given responses"}
 
@@ -99,27 +90,3 @@ def hf_engine(backend_of: BackendOf) -> Engine:
 def vllm_engine(backend_of: BackendOf) -> Engine:
     """The engine that runs vLLM."""
     return Engine(backend_of("vllm"))
-
-
-@pytest.fixture(scope="session")
-def clean_checkpoint(tiny_vlm_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same weights with a generation_config that only names the end-of-sequence ids."""
-    copy = shutil.copytree(tiny_vlm_checkpoint, tmp_path_factory.mktemp("checkpoints") / "clean")
-    (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": [642, 640]}))
-    return copy
-
-
-@pytest.fixture(scope="module")
-def other_backend_of(clean_checkpoint: Path) -> Iterator[BackendOf]:
-    """Returns a second backend of that name: clean generation_config, small pixel budget, closed with the module."""
-    started: dict[str, Backend] = {}
-
-    def start(name: str) -> Backend:
-        if name not in started:
-            config = ModelLoadConfig(str(clean_checkpoint), torch_dtype="float32")
-            started[name] = build_backend(name, config, VlmPreprocessOptions(max_pixels=MAX_PIXELS), VllmEngineOptions())
-        return started[name]
-
-    yield start
-    for backend in started.values():
-        backend.close()

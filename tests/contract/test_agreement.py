@@ -20,6 +20,7 @@ IMAGES: list[Any] = [
     look(noise(700, 500, 3), noise(300, 200, 4)),
     look(*[noise(64, 48, seed) for seed in range(4)]),
     look(noise(90, 60), question="照片里有什么?"),
+    look(noise(2000, 1500)),
 ]
 ASKED: list[Any] = [*[ask(text) for text in TEXTS], *IMAGES]
 

@@ -6,33 +6,48 @@ as they are: so a quantised checkpoint is really run, and must answer the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from evalharness import ChatTemplateOptions, GenerationOptions, GenerationResult, ModelLoadConfig, StopOptions, StructuredOutput
-from evalharness.api.errors import ConfigError, UnsupportedOption
+from evalharness.api.errors import BackendError, ConfigError, UnsupportedOption
 from evalharness.api.options import VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends.base import Backend
 from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate, look, noise
 from evalharness.engine.build import build_backend
 from evalharness.engine.engine import Engine
+from tests.backends.vllm_models import prompt_of
 from tests.backends.word_model import BEGINS_AGAIN, ONLY_THREE, SAYS_SENTENCE, THINKS, make_word_checkpoint, token_id
 from tests.contract.conftest import HF, BackendOf
 
 BACKENDS = [HF, pytest.param("vllm", id="vllm", marks=pytest.mark.vllm)]
 
 
+@pytest.fixture(scope="module")
+def word_backend_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Backend]]:
+    """Returns the backend of that name whose model says what is written into its weights."""
+    started: dict[str, Backend] = {}
+
+    def start(name: str) -> Backend:
+        if name not in started:
+            path = make_word_checkpoint(tmp_path_factory.mktemp("words") / "words", int8=name == "vllm")
+            options = VllmEngineOptions(max_model_len=256 if name == "vllm" else None)
+            started[name] = build_backend(name, ModelLoadConfig(str(path), torch_dtype="float32"), VlmPreprocessOptions(), options)
+        return started[name]
+
+    yield start
+    for backend in started.values():
+        backend.close()
+
+
 @pytest.fixture(scope="module", params=BACKENDS)
-def word_backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
-    """A backend whose model says what is written into its weights."""
-    is_vllm = request.param == "vllm"
-    path = make_word_checkpoint(tmp_path_factory.mktemp("words") / "words", int8=is_vllm)
-    options = VllmEngineOptions(max_model_len=256) if is_vllm else VllmEngineOptions()
-    backend = build_backend(request.param, ModelLoadConfig(str(path), torch_dtype="float32"), VlmPreprocessOptions(), options)
-    yield backend
-    backend.close()
+def word_backend(request: pytest.FixtureRequest, word_backend_of: Callable[[str], Backend]) -> Backend:
+    """Each of them."""
+    return word_backend_of(request.param)
 
 
 def say(backend: Backend, last: str, thinks: bool = False, **options: Any) -> GenerationResult:
@@ -66,32 +81,20 @@ def test_a_stop_string_cuts_the_text_and_keeps_the_ids(word_backend: Backend, st
     assert (result.finish_reason, result.stop_reason) == ("stop", stop)
 
 
-def test_a_stop_id_is_kept_and_is_the_reason(word_backend: Backend) -> None:
-    brown = token_id(" brown")
-    result = say(word_backend, SAYS_SENTENCE, stop=StopOptions((), (brown,)))
-    assert (result.text, result.token_ids[-1], result.stop_reason) == ("The quick", brown, brown)
-
-
-def test_the_end_token_is_kept_and_no_reason(word_backend: Backend) -> None:
-    result = say(word_backend, SAYS_SENTENCE)
-    assert (result.text, result.token_ids[-1]) == ("The quick brown fox jumps", 0)
-    assert (result.finish_reason, result.stop_reason) == ("stop", None)
-
-
-def test_the_cap_is_length(word_backend: Backend) -> None:
-    result = say(word_backend, SAYS_SENTENCE, max_new_tokens=2)
-    assert (result.text, result.finish_reason, result.stop_reason) == ("The quick", "length", None)
-
-
-def test_what_one_backend_could_not_honour_is_refused_before_any_is_chosen() -> None:
-    for changes in ({"temperature": 1e-7}, {"temperature": 3.0}, {"top_p": 0.0}, {"top_p": 1.5}):
-        with pytest.raises(ValueError, match=r"^options\.(temperature|top_p) must be "):
-            GenerationOptions(**{"temperature": 1.0, **changes})
-
-
 @pytest.mark.parametrize("temperature", [0.01, 2.0])
 def test_the_edges_of_the_range_run(word_backend: Backend, temperature: float) -> None:
     assert len(say(word_backend, SAYS_SENTENCE, temperature=temperature, seed=1, max_new_tokens=3).token_ids) <= 3
+
+
+def test_the_end_token_or_a_stop_id_is_kept_and_the_cap_is_length(word_backend: Backend) -> None:
+    brown = token_id(" brown")
+    for options, text, last, reason in (
+        ({}, "The quick brown fox jumps", 0, ("stop", None)),
+        ({"stop": StopOptions((), (brown,))}, "The quick", brown, ("stop", brown)),
+        ({"max_new_tokens": 2}, "The quick", token_id(" quick"), ("length", None)),
+    ):
+        result = say(word_backend, SAYS_SENTENCE, **options)
+        assert (result.text, result.token_ids[-1], (result.finish_reason, result.stop_reason)) == (text, last, reason)
 
 
 TEMPLATE = (
@@ -199,3 +202,30 @@ def test_structured_and_free_requests_share_a_call(real_engine: Engine, backend_
     first, second = generate(real_engine, [ask(TEXTS[0]), ask(TEXTS[0])], [FREE, held])
     assert first == alone[0]
     assert second.text in (STRUCTURES["choice"].choice or ())
+
+
+@pytest.mark.vllm
+def test_a_killed_engine_is_an_error_of_the_machine_and_closing_it_ends_no_process_of_others(
+    word_backend_of: Callable[[str], Backend],
+) -> None:
+    """The last test of this file: nothing is said on that engine any more."""
+    backend: Any = word_backend_of("vllm")
+    processes = {process for process in backend._engine._children._started if "resource_tracker" not in " ".join(process.cmdline())}
+    prompts = [prompt_of(backend.tokenizer, "say #", index, max_new_tokens=240, stop_token_ids=()) for index in range(40)]
+    prompts[0] = prompt_of(backend.tokenizer, "say #", 0, max_new_tokens=2)
+    outputs = backend.generate(prompts)
+    next(outputs)
+    for process in [process for process in processes if "EngineCore" in process.name()]:
+        process.kill()
+    with pytest.raises(BackendError, match="the vLLM engine failed"):
+        list(outputs)
+    with pytest.raises(BackendError, match="the vLLM engine cannot be used"):
+        list(backend.generate(prompts))
+    foreign = subprocess.Popen(["sleep", "600"])
+    try:
+        backend.close()
+        assert foreign.poll() is None  # started while the engine lived, but not by it
+    finally:
+        foreign.kill()
+        foreign.wait(timeout=30)
+    assert psutil.wait_procs(processes, timeout=60)[1] == []

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from evalharness.api.errors import BackendError, ImageError, PromptTooLong
-from evalharness.api.requests import GenerationFailure, VlmGenerationRequest
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.api.requests import GenerationFailure
 from evalharness.backends.base import Backend, BackendOutput, Prompt
-from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate, look, noise
+from evalharness.backends.checkpoint_reading import load_tokenizer_and_processor
+from evalharness.engine.backend_contract import FREE, ask, generate, look, noise, outcomes_of
 from evalharness.engine.engine import Engine
-from tests.contract.conftest import HF, MAX_PIXELS
+from tests.backends.vllm_models import BUDGET
 from tests.contract.stand_ins import CONTEXT, StandIn
 
 SHORT = replace(FREE, max_new_tokens=8)
@@ -28,66 +29,6 @@ def prompt_tokens(engine: Engine, width: int, height: int) -> int:
     (result,) = generate(engine, [look(noise(width, height))], replace(FREE, max_new_tokens=1))
     assert result.num_prompt_tokens is not None
     return result.num_prompt_tokens
-
-
-def test_images_of_several_messages_and_of_the_list_are_in_one_order(engine: Engine) -> None:
-    spread = VlmGenerationRequest(
-        [
-            {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "a"}]},
-            {"role": "assistant", "content": "b"},
-            {"role": "user", "content": [{"type": "image", "image": SMALL}, {"type": "text", "text": "c"}, {"type": "image"}]},
-        ],
-        images=[WIDE, TALL],
-    )
-    (result,) = generate(engine, [spread], SHORT)
-    assert [(fact["width"], fact["height"]) for fact in result.images] == [WIDE.size, SMALL.size, TALL.size]
-
-
-def test_any_number_of_images_is_taken(engine: Engine) -> None:
-    (result,) = generate(engine, [look(*[noise(64, 48, seed) for seed in range(5)])], SHORT)
-    assert (len(result.images), result.prompt_text.count("<|image_pad|>")) == (5, 5)
-
-
-MISMATCHES = {
-    "none": (VlmGenerationRequest([{"role": "user", "content": "hi"}]), "needs at least one image"),
-    "too many": (VlmGenerationRequest(look(SMALL).messages, images=[WIDE]), "1 of 1 images in request.images have no placeholder"),
-    "too few": (look(SMALL, None), "more image placeholders"),
-    "placeholder in the text": (look(SMALL, question="and <|image_pad|>?"), "2 image placeholders"),
-}
-
-
-@pytest.mark.parametrize("bad, problem", MISMATCHES.values(), ids=MISMATCHES.keys())
-def test_images_that_do_not_match_the_placeholders_fail_alone(engine: Engine, bad: VlmGenerationRequest, problem: str) -> None:
-    outcomes = dict(engine.stream([look(SMALL), bad, ask("hi")], SHORT))
-    failed = outcomes[1]
-    assert isinstance(failed, GenerationFailure)
-    assert failed.kind == "invalid"
-    assert isinstance(failed.error, ValueError)
-    assert problem in failed.problem
-    assert [outcomes[0], outcomes[2]] == generate(engine, [look(SMALL), ask("hi")], SHORT)
-
-
-def test_a_text_request_with_an_image_fails_alone(engine: Engine) -> None:
-    with_image = ask([{"type": "image", "image": SMALL}])  # type: ignore[arg-type]
-    outcomes = dict(engine.stream([with_image, ask("hi")], SHORT))
-    assert "use VlmGenerationRequest" in outcomes[0].problem  # type: ignore[union-attr]
-    assert outcomes[1].finish_reason == "length"  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "I;16", "1"])
-def test_images_of_any_mode_are_taken(engine: Engine, tmp_path: Path, mode: str) -> None:
-    path = tmp_path / ("photo.jpg" if mode == "CMYK" else "photo.png")
-    Image.new(mode, (64, 48)).save(path)
-    (result,) = generate(engine, [look(path)], SHORT)
-    assert (result.images[0]["width"], result.images[0]["height"]) == (64, 48)
-
-
-def test_a_file_and_the_same_picture_in_memory_give_the_same(engine: Engine, tmp_path: Path) -> None:
-    path = tmp_path / "photo.png"
-    WIDE.save(path)
-    results = generate(engine, [look(path), look(str(path)), look(path.read_bytes()), look(WIDE)], SHORT)
-    assert len({result.token_ids for result in results}) == 1
-    assert len({result.num_prompt_tokens for result in results}) == 1
 
 
 class OddPicture(StandIn):
@@ -126,13 +67,6 @@ def test_whatever_a_pictures_loading_raises_fails_its_own_request_only(engine: E
     assert [outcomes[i] for i in (0, 2, 3)] == generate(engine, [asked[i] for i in (0, 2, 3)], SHORT)
 
 
-def test_an_image_too_narrow_for_any_model_is_invalid(engine: Engine) -> None:
-    outcomes = dict(engine.stream([look(Image.new("RGB", (1, 2000))), look(SMALL)], SHORT))
-    assert isinstance(outcomes[0], GenerationFailure)
-    assert outcomes[0].kind == "invalid"
-    assert outcomes[1].finish_reason == "length"  # type: ignore[union-attr]
-
-
 def test_verify_reports_size_hash_grid_and_token_counts(real_engine: Engine) -> None:
     (result,) = generate(real_engine, [look(WIDE, SMALL, verify=True)], SHORT)
     for fact, picture in zip(result.images, (WIDE, SMALL), strict=True):
@@ -161,40 +95,33 @@ def test_an_image_prompt_that_is_too_long_once_expanded_is_not_truncated(real_en
     assert outcomes[1].finish_reason == "length"  # type: ignore[union-attr]
 
 
-REAL = [HF, pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])]
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_max_pixels_is_an_area_that_bounds_the_image_tokens(
-    backend_of: Callable[[str], Backend], other_backend_of: Callable[[str], Backend], name: str
-) -> None:
-    usual, small = Engine(backend_of(name)), Engine(other_backend_of(name))
-    size = dict(small.processor.image_processor.size)
-    assert (size["longest_edge"], size["shortest_edge"]) == (MAX_PIXELS, dict(usual.processor.image_processor.size)["shortest_edge"])
+def test_max_pixels_is_an_area_that_bounds_the_image_tokens(real_engine: Engine, tiny_vlm_checkpoint: Path) -> None:
+    generate(real_engine, [look(SMALL)], SHORT)  # refused by a model of texts alone
+    _, declared = load_tokenizer_and_processor(ModelLoadConfig(str(tiny_vlm_checkpoint)), VlmPreprocessOptions())
+    assert declared is not None
+    size = dict(real_engine.processor.image_processor.size)
+    assert (size["longest_edge"], size["shortest_edge"]) == (BUDGET.max_pixels, dict(declared.image_processor.size)["shortest_edge"])
+    around, saved = set(), []
     for width, height in SIZES.values():
-        before, after = prompt_tokens(usual, width, height), prompt_tokens(small, width, height)
-        measure = small.processor._get_num_multimodal_tokens
-        (num_image_tokens,) = measure(image_sizes=[(height, width)])["num_image_tokens"]
-        (num_before,) = usual.processor._get_num_multimodal_tokens(image_sizes=[(height, width)])["num_image_tokens"]
+        with_budget, without = (
+            processor._get_num_multimodal_tokens(image_sizes=[(height, width)])["num_image_tokens"][0]
+            for processor in (real_engine.processor, declared)
+        )
         if width < 10 * height < 100 * width:  # no edge is made shorter than one token, so a strip takes more
-            assert num_image_tokens <= MAX_PIXELS // 32**2
-        assert before - after == num_before - num_image_tokens
+            assert with_budget <= size["longest_edge"] // 32**2
+        around.add(prompt_tokens(real_engine, width, height) - with_budget)
+        saved.append(without - with_budget)
+    assert len(around) == 1
+    assert max(saved) > 0
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
-def test_both_backends_see_the_same_small_pictures(other_backend_of: Callable[[str], Backend]) -> None:
-    asked = [look(noise(*size)) for size in SIZES.values()]
-    first, second = (generate(Engine(other_backend_of(name)), asked, SHORT) for name in ("hf", "vllm"))
-    assert [result.num_prompt_tokens for result in first] == [result.num_prompt_tokens for result in second]
-    assert [result.token_ids for result in first] == [result.token_ids for result in second]
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_the_checkpoints_generation_config_has_no_effect(
-    backend_of: Callable[[str], Backend], other_backend_of: Callable[[str], Backend], name: str
-) -> None:
-    trapped, clean = Engine(backend_of(name)), Engine(other_backend_of(name))
-    for options in (FREE, replace(FREE, temperature=1.2, seed=3), replace(FREE, temperature=0.7, top_p=0.8, seed=4, eos_token_id=None)):
-        asked: list[Any] = [ask(text) for text in TEXTS]
-        assert generate(trapped, asked, options) == generate(clean, asked, options)
+def test_an_image_prompt_of_the_budget_is_kept_and_one_token_more_fails_alone(engine: Engine) -> None:
+    request = look(noise(90, 60))
+    (kept,) = generate(engine, [request], SHORT)
+    assert kept.num_prompt_tokens is not None
+    budgets = [replace(SHORT, max_prompt_tokens=kept.num_prompt_tokens - less) for less in (0, 1)]
+    good, bad = outcomes_of(engine, [request, request], budgets)
+    assert good == kept
+    assert isinstance(bad, GenerationFailure)
+    assert (bad.kind, type(bad.error)) == ("invalid", PromptTooLong)
+    assert bad.problem.startswith(f"the prompt has {kept.num_prompt_tokens} tokens, max_prompt_tokens is {kept.num_prompt_tokens - 1}; ")

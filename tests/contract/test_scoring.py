@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.errors import CapabilityError, RequestsFailed, UnsupportedOption
+from evalharness.api.errors import RequestsFailed
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.scoring import ScoringRequest
@@ -149,18 +149,6 @@ def test_what_cannot_be_scored_is_invalid_and_the_others_go_on(real_engine: Engi
     assert outcomes[1].finish_reason == "scored"
 
 
-@pytest.mark.vllm
-@pytest.mark.parametrize(
-    "options, named",
-    [({"entropies": True}, "entropies=True"), ({"logprobs": True, "logprobs_kind": "processed"}, "logprobs_kind='processed'")],
-    ids=["entropies", "processed"],
-)
-def test_what_vllm_cannot_say_it_refuses(vllm_engine: Engine, options: dict[str, Any], named: str) -> None:
-    for request in (ask("hi"), ScoringRequest(ask("hi"), "yes")):
-        with pytest.raises(UnsupportedOption, match=f"backend 'vllm' cannot honour: {named}"):
-            generate(vllm_engine, [request], GenerationOptions(**options))
-
-
 def test_gradients_reach_the_layers_that_look_at_pictures(hf_engine: Engine) -> None:
     prompts, responses = [look(noise(64, 48)), ask("hi"), look(noise(300, 200, 1))], ["a dog", "yes", "two dogs"]
     scores = hf_engine.get_logprobs(prompts, responses, grad=True)
@@ -173,14 +161,6 @@ def test_gradients_reach_the_layers_that_look_at_pictures(hf_engine: Engine) -> 
         model.zero_grad()
     assert any("visual" in name for name in reached)
     assert any("language_model" in name for name in reached)
-
-
-@pytest.mark.vllm
-def test_logits_and_gradients_are_refused_without_a_torch_module(vllm_engine: Engine) -> None:
-    with pytest.raises(CapabilityError, match="backend 'vllm' cannot give logits.*use --backend hf"):
-        vllm_engine.get_logits([ask("hi")], ["yes"])
-    with pytest.raises(CapabilityError, match="backend 'vllm' cannot give gradients.*use --backend hf"):
-        vllm_engine.get_logprobs([ask("hi")], ["yes"], grad=True)
 
 
 @pytest.mark.vllm

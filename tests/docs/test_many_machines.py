@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.pytest_plugin.project import HEADER, unwanted
+from tests.pytest_plugin.project import eval_module, unwanted
 
 PAGE = Path(__file__).parents[2] / "docs" / "many_machines.md"
 ARRAY, MERGE, NIGHTLY = re.findall(r"```bash\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 [CRON] = re.findall(r"^    15 2,5 \* \* \*  (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
-EVAL = (
-    HEADER
-    + """
+EVAL = eval_module("""
 pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=f"c{i}") for i in range(7)], request=ask)
 
 @pytest.mark.gate("x >= 1")
@@ -27,8 +25,7 @@ def test_s(case, generation, score):
     score(x=1)
     if os.environ.get("BREAK") and case.id == "c4":
         os.kill(os.getpid(), 9)
-"""
-)
+""")
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Prompts given as token ids, and several samples of one prompt: what is asked, refused and recorded.
 
-Run: pytest tests/engine/test_token_prompts.py. Real engines: tests/contract/test_token_prompts.py.
+Run: pytest tests/engine/test_token_prompts.py. Real engines: tests/contract/test_contract.py.
 """
 
 from __future__ import annotations

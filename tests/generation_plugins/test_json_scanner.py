@@ -30,11 +30,7 @@ def test_every_object_directly_in_a_root_counts_once(objects: dict[str, Any], es
     text = json.dumps(objects, ensure_ascii=escaped, indent=indent)
     scanner = scanned(text)
     assert (scanner.num_objects, scanner.num_roots, scanner.in_root) == (len(objects), 1, False)
-
-
-@given(st.dictionaries(st.text(), OBJECTS, min_size=1, max_size=5))
-def test_a_root_does_not_end_before_its_last_character(objects: dict[str, Any]) -> None:
-    assert scanned(json.dumps(objects)[:-1]).num_roots == 0
+    assert scanned(text[:-1]).num_roots == 0  # a root does not end before its last character
 
 
 @pytest.mark.parametrize(

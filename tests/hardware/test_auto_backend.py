@@ -43,15 +43,9 @@ def chosen(info: CheckpointInfo, *, cards: bool = False, constraints: BackendCon
     return found
 
 
-def test_without_a_gpu_transformers_is_taken_and_vllm_not_even_imported(info: CheckpointInfo) -> None:
+def test_vllm_is_taken_on_a_gpu_else_transformers_and_the_other_is_not_even_imported(info: CheckpointInfo) -> None:
     assert chosen(info, hf=HF) == Chosen("hf", "there is no GPU, and transformers 5.19.0 runs LlamaForCausalLM")
-
-
-def test_on_a_gpu_vllm_is_taken(info: CheckpointInfo) -> None:
     assert chosen(info, cards=True, vllm=VLLM) == Chosen("vllm", "there is a GPU, and vllm 0.32.0 runs LlamaForCausalLM")
-
-
-def test_on_the_cpu_by_choice_hf_is_taken_though_there_is_a_gpu(info: CheckpointInfo) -> None:
     found = chosen(info, cards=True, constraints=BackendConstraints(cpu="--devices cpu"), hf=HF)
     assert found == Chosen("hf", "it is to run on the CPU (--devices cpu), and transformers 5.19.0 runs LlamaForCausalLM")
 
@@ -120,19 +114,15 @@ def gguf(path: Path, architecture: str) -> Path:
 def test_a_gguf_file_is_for_transformers_though_there_is_a_gpu(tmp_path: Path) -> None:
     info = CheckpointInfo(gguf(tmp_path / "m.gguf", "llama"), "text", True, "f" * 64)
     found = chosen(info, cards=True, vllm=refusing(VLLM, info, "vLLM 0.32.0 reads no GGUF files; use --backend hf"), hf=HF)
-    assert found == Chosen(
-        "hf",
-        "there is a GPU, and transformers 5.19.0 runs GGUF files of llama; not vllm: vLLM 0.32.0 reads no GGUF files; use --backend hf",
-    )
+    why = "there is a GPU, and transformers 5.19.0 runs GGUF files of llama"
+    assert found == Chosen("hf", f"{why}; not vllm: vLLM 0.32.0 reads no GGUF files; use --backend hf")
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("architecture", "refusal"),
     [
-        ("llama", None),
-        ("qwen2moe", None),
-        ("gpt-oss", None),
+        *((name, None) for name in ("llama", "qwen2moe", "gpt-oss")),
         ("rwkv9", "reads no GGUF files of rwkv9; convert the checkpoint to safetensors"),
     ],
 )
@@ -191,10 +181,7 @@ def test_where_options_leave_one_nothing_is_imported(info: CheckpointInfo) -> No
             ["--backend", "auto,hf"],
             "^--backend auto,hf: auto chooses one backend for each checkpoint; give it alone, or name the backends$",
         ),
-        (
-            ["--backend", "auto", "--base-url", "http://a"],
-            "^--backend auto chooses between vllm and hf, and neither honours --base-url; leave that out, or name the backend$",
-        ),
+        (["--backend", "auto", "--base-url", "http://a"], "between vllm and hf, and neither honours --base-url; leave that out, or name"),
         (["--backend", "auto", "--device", "cuda:0", "--enforce-eager"], "neither honours --device with --enforce-eager"),
         (["--backend", "auto", "--fallback-backend", "auto"], "--fallback-backend must be one of"),
     ],

@@ -44,29 +44,20 @@ def run(**options: Any) -> RunConfig:
 
 def test_a_listing_is_read_with_the_parts_of_divided_cards() -> None:
     assert [(card.index, card.uuid[:8]) for card in FOUR] == [(0, "GPU-aaaa"), (1, "GPU-bbbb"), (2, "GPU-bbbb"), (3, "GPU-dddd")]
-    assert [card.parts for card in PARTS] == [
-        ("MIG-1111aaaa-0000-5000-8000-000000000000", "MIG-2222bbbb-0000-5000-8000-000000000000"),
-        (),
-    ]
+    assert [card.parts for card in PARTS] == [("MIG-1111aaaa-0000-5000-8000-000000000000", "MIG-2222bbbb-0000-5000-8000-000000000000"), ()]
     assert parse_listing("No devices found.\n") == []
 
 
-def command(folder: Path, script: str) -> None:
-    path = folder / "nvidia-smi"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-
-
-def test_cards_are_counted_by_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command(tmp_path, f"cat <<'END'\n{LISTING}END")
+def test_cards_are_counted_by_an_nvidia_smi_that_does_not_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert installed_cards() == FOUR
-
-
-def test_an_nvidia_smi_that_fails_counts_nothing_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command(tmp_path, "echo 'NVIDIA-SMI has failed' >&2; exit 9")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert installed_cards() == [Card(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
+    for script, cards in (
+        (f"cat <<'END'\n{LISTING}END", FOUR),
+        ("echo 'NVIDIA-SMI has failed' >&2; exit 9", [Card(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]),
+    ):
+        command.write_text(f"#!/bin/sh\n{script}\n")
+        command.chmod(0o755)
+        assert installed_cards() == cards
 
 
 @pytest.mark.parametrize(
@@ -146,13 +137,14 @@ def test_each_worker_gets_cards_of_its_own(options: dict[str, Any], mask: str | 
         ({"distributed_executor_backend": "ray"}, 2, "2 workers would share an engine that spans hosts; give -n 1"),
         ({"devices": "gpu:4"}, 1, "there is no gpu:4; visible GPUs: gpu:0 to gpu:3"),
         ({"devices": "gpu:1,gpu:1"}, 1, "names a GPU twice"),
+        ({"devices": "gpu:0"}, 0, "visible GPUs: none; leave --devices out or give --devices cpu"),
         ({"backend": "hf", "device": "cuda:1"}, 2, "--device cuda:1 with -n: each worker has GPUs of its own.* --devices gpu:1"),
     ],
-    ids=["too-many-workers", "too-many-for-two-each", "too-parallel", "too-many-stages", "hosts", "not-there", "twice", "device-of-hf"],
+    ids=["workers", "workers-of-two-each", "too-parallel", "too-many-stages", "hosts", "not-there", "twice", "no-gpu", "device-of-hf"],
 )  # fmt: skip
 def test_what_cannot_be_given_is_refused(options: dict[str, Any], num_workers: int, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        worker_cards(run(**options), {}, FOUR, num_workers)
+        worker_cards(run(**options), {}, FOUR if num_workers else [], num_workers)
 
 
 @pytest.mark.parametrize(
@@ -169,11 +161,6 @@ def test_what_cannot_be_given_is_refused(options: dict[str, Any], num_workers: i
 )
 def test_which_engines_may_span_hosts(options: dict[str, Any], expected: bool) -> None:
     assert spans_hosts(run(**options)) is expected
-
-
-def test_a_choice_on_a_machine_without_gpus_is_refused() -> None:
-    with pytest.raises(ConfigError, match="visible GPUs: none; leave --devices out or give --devices cpu"):
-        worker_cards(run(devices="gpu:0"), {}, [], 2)
 
 
 @pytest.mark.parametrize(
@@ -199,9 +186,6 @@ def test_auto_counts_gpus_else_what_a_cpu_bears(
 ) -> None:
     env = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
     assert auto_num_workers(run(**options), env, installed, num_cores=24) == expected
-
-
-def test_two_cores_make_one_worker_of_transformers() -> None:
     assert auto_num_workers(run(backend="hf"), {}, [], num_cores=2) == 1
 
 

@@ -45,6 +45,8 @@ def ask(case):
 """
 MARK = HEADER + "pytestmark = pytest.mark.eval(cases=cases, request=ask)\n"
 """A head that is enough for an eval: four cases c0 to c3, each answered with `ask c0`…"""
+PLAIN = MARK + "def test_s(case, generation): pass\n"
+"""An eval whose four tests pass."""
 RERUN = """
 from _pytest.runner import runtestprotocol
 
@@ -57,6 +59,11 @@ def pytest_runtest_protocol(item, nextitem):  # as pytest-rerunfailures does it
     return True
 """
 """A conftest.py that runs each test twice."""
+
+
+def eval_module(text: str) -> str:
+    """Return a module of the usual head and this text, which has the eval's mark."""
+    return HEADER + text
 
 
 @dataclass(frozen=True)

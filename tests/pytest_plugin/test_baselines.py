@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evalharness.cli import main
-from tests.pytest_plugin.project import HEADER, MODES, Project, Run
+from tests.pytest_plugin.project import HEADER, MODES, PLAIN, Project, Run
 
 pytestmark = pytest.mark.slow
 
@@ -209,18 +209,12 @@ class TestJunit:
         assert gates == {f"right >= 0.9 {where}": "failure", f"other >= 1 {where}": "passed", f"no_regression {where}": "skipped"}
         assert (counts["tests"], counts["failures"], counts["errors"], counts["skipped"]) == ("43", "1", "0", "1")
 
-    def test_problems_of_the_run_are_errors_in_it(self, project: Project) -> None:
-        broken = HEADER + "pytestmark = pytest.mark.eval(cases=cases, request=ask, aggregate=lambda rows: 1 / 0)\n"
-        project.write(test_a=broken + "def test_s(case, generation): pass\n").run_inline("--junitxml", "junit.xml")
+    def test_problems_of_the_run_are_errors_in_it_and_their_hostile_texts_legal_xml(self, project: Project) -> None:
+        broken = "def aggregate(rows): raise ValueError('\\x00\\x1b[31m \\ud800 <b> & \\uffff')\n"
+        source = PLAIN.replace("request=ask", "request=ask, aggregate=aggregate").replace("pytestmark", f"{broken}\npytestmark")
+        project.write(test_a=source).run_inline("--junitxml", "junit.xml")
         counts, gates = self.gates(project.root / "junit.xml")
-        assert gates == {"problem 1 of the run": "error"}
-        assert counts["errors"] == "1"
-
-    def test_hostile_names_are_legal_xml(self, project: Project) -> None:
-        source = HEADER + "pytestmark = pytest.mark.eval(cases=cases, request=ask, aggregate=aggregate)\n"
-        source = source.replace("pytestmark", "def aggregate(rows): raise ValueError('\\x00\\x1b[31m \\ud800 <b> & \\uffff')\n\npytestmark")
-        project.write(test_a=source + "def test_s(case, generation): pass\n").run_inline("--junitxml", "junit.xml")
-        assert self.gates(project.root / "junit.xml")[1] == {"problem 1 of the run": "error"}
+        assert (gates, counts["errors"]) == ({"problem 1 of the run": "error"}, "1")
 
 
 class TestGithubSummary:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.report.writing import rebuild_run
-from tests.pytest_plugin.project import HEADER, Project, Run
+from tests.pytest_plugin.project import HEADER, Project, Run, eval_module
 
-WHOLE = (
-    HEADER
-    + """
+WHOLE = eval_module("""
 import json
 
 def tables(rows):
-    return {
-        "Answers": [{"case": row["case_id"], "raw": row["generation"]["raw_text"], "seen": row["details"]["seen"][0]} for row in rows],
-        "Empty": [],
-    }
+    seen = {row["case_id"]: row.get("details", {"seen": [None]})["seen"][0] for row in rows}
+    answers = [{"case": row["case_id"], "raw": row["generation"]["raw_text"], "seen": seen[row["case_id"]]} for row in rows]
+    return {"Answers": answers, "Empty": []}
 
 def outputs(rows, target):
     facts = {"spot": target.spot, "seed": target.seed, "engine": target.engine, "data_dir": target.data_dir and target.data_dir.name}
@@ -40,15 +36,12 @@ def test_s(case, generation, score, details):
 
 def test_plain(case, generation):
     pass
-"""
-)
+""")
 
 
 @pytest.fixture(scope="module")
 def whole(mode: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    project = Project(tmp_path_factory.mktemp(f"whole-{mode}")).write(
-        test_a=WHOLE.replace('row["details"]', 'row.get("details", {"seen": [None]})')
-    )
+    project = Project(tmp_path_factory.mktemp(f"whole-{mode}")).write(test_a=WHOLE)
     return project.run("--spot", "2", "--seed", "7", mode=mode)
 
 
@@ -81,17 +74,12 @@ class TestInThreeModes:
 BAD_DETAILS = {
     "set": ("{1}", "must be plain JSON data, got {1} (set); give dicts, lists, texts, numbers"),
     "nan": ("float('nan')", "must be finite, got nan; give None where there is no number"),
-    "nested": (
-        "{'a': [0, {'b': object}]}",
-        "['a'][1]['b'] must be plain JSON data, got <class 'object'> (type); give dicts, lists, texts, numbers",
-    ),
+    "nested": ("{'a': [0, {'b': {1}}]}", "['a'][1]['b'] must be plain JSON data, got {1} (set); give dicts, lists, texts, numbers"),
     "key": ("{'a': {1: 2}}", "['a'] has the key 1 (int); keys must be texts"),
     "loop": ("loop()", "is nested too deeply, or holds itself; give plain JSON data"),
     "twice": ("1, again=True", "was recorded already for this case; give each name once"),
 }
-DETAILS = (
-    HEADER
-    + """
+DETAILS = eval_module("""
 import numpy as np
 
 def loop():
@@ -108,8 +96,7 @@ def test_s(case, engine, details):
         value.append("changed later")
     else:
         CALL
-"""
-)
+""")
 
 
 @pytest.mark.parametrize(("call", "problem"), BAD_DETAILS.values(), ids=BAD_DETAILS)
@@ -132,39 +119,30 @@ def with_marker(extra: str) -> str:
     return HEADER + f"import sys\npytestmark = pytest.mark.eval(cases=cases, request=ask, {extra})\n{test}"
 
 
-@pytest.mark.parametrize(
-    ("function", "problem"),
-    [
-        ("lambda rows: 1 / 0", "failed: ZeroDivisionError: division by zero"),
-        ("lambda rows: sys.exit(0)", "failed: SystemExit: 0"),
-        ("lambda rows: None", "failed: AttributeError: 'NoneType' object has no attribute 'items'"),
-        ("lambda rows: {1: []}", "gave no tables: the title 1 must be a text"),
-        ("lambda rows: {'T': ['x']}", "gave no tables: a row of 'T' must be a mapping from column to value, got 'x'"),
-        ("lambda rows: {'T': [{1: 2}]}", "gave no tables: a column of 'T' is 1; columns are texts"),
-        ("lambda rows: {'T': [{'a': []}]}", "gave no tables: 'a' in 'T' is [] (list); give a text, a number or None"),
-        ("lambda rows: {'T': [{'a': float('inf')}]}", "gave no tables: 'a' in 'T' is inf; give None where there is no number"),
-    ],
-)
-def test_tables_that_fail_are_a_problem_and_the_report_is_there(project: Project, function: str, problem: str) -> None:
-    run = project.write(test_a=with_marker(f"tables={function}")).run_inline()
-    assert run.facts["problems"] == [f"test_a.py: tables for test_s on fake:echo {problem}"]
-    assert (run.exit_code, run.facts["tables"], (run.run_dir / "report.md").exists()) == (EXIT_BROKEN, [], True)
+TABLES, OUTPUTS = "tables for test_s on fake:echo", "outputs for fake:echo"
 
 
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        ("lambda rows, target: 1 / 0", "failed: ZeroDivisionError: division by zero"),
-        ("lambda rows, target: sys.exit(3)", "failed: SystemExit: 3"),
-        ("lambda rows, target: pytest.fail('no')", "failed: Failed: no"),
-        ("lambda rows: None", "failed: TypeError"),
+        ("tables=lambda rows: 1 / 0", f"{TABLES} failed: ZeroDivisionError: division by zero"),
+        ("tables=lambda rows: sys.exit(0)", f"{TABLES} failed: SystemExit: 0"),
+        ("tables=lambda rows: None", f"{TABLES} failed: AttributeError: 'NoneType' object has no attribute 'items'"),
+        ("tables=lambda rows: {1: []}", f"{TABLES} gave no tables: the title 1 must be a text"),
+        ("tables=lambda rows: {'T': ['x']}", f"{TABLES} gave no tables: a row of 'T' must be a mapping from column to value, got 'x'"),
+        ("tables=lambda rows: {'T': [{1: 2}]}", f"{TABLES} gave no tables: a column of 'T' is 1; columns are texts"),
+        ("tables=lambda rows: {'T': [{'a': []}]}", f"{TABLES} gave no tables: 'a' in 'T' is [] (list); give a text, a number or None"),
+        ("tables=lambda rows: {'T': [{'a': 1e999}]}", f"{TABLES} gave no tables: 'a' in 'T' is inf; give None where there is no number"),
+        ("outputs=lambda rows, target: 1 / 0", f"{OUTPUTS} failed: ZeroDivisionError: division by zero"),
+        ("outputs=lambda rows, target: sys.exit(3)", f"{OUTPUTS} failed: SystemExit: 3"),
+        ("outputs=lambda rows, target: pytest.fail('no')", f"{OUTPUTS} failed: Failed: no"),
+        ("outputs=lambda rows: None", f"{OUTPUTS} failed: TypeError: <lambda>() takes 1 positional argument but 2 were given"),
     ],
 )
-def test_outputs_that_fail_are_a_problem_and_the_report_is_there(project: Project, function: str, problem: str) -> None:
-    run = project.write(test_a=with_marker(f"outputs={function}")).run_inline()
-    (said,) = run.facts["problems"]
-    assert said.startswith(f"test_a.py: outputs for fake:echo {problem}")
-    assert (run.exit_code, run.facts["outputs"], (run.run_dir / "outputs").exists()) == (EXIT_BROKEN, [], False)
+def test_functions_that_fail_are_a_problem_and_the_report_is_there(project: Project, function: str, problem: str) -> None:
+    run = project.write(test_a=with_marker(function)).run_inline()
+    assert (run.exit_code, run.facts["problems"]) == (EXIT_BROKEN, [f"test_a.py: {problem}"])
+    assert (run.facts["tables"], run.facts["outputs"], (run.run_dir / "outputs").exists()) == ([], [], False)
     assert (run.run_dir / "report.md").exists()
 
 
@@ -185,10 +163,9 @@ def test_engines_have_folders_of_their_own(project: Project) -> None:
 
 
 def test_a_killed_run_keeps_its_details(project: Project) -> None:
-    run = project.write(test_a=WHOLE.replace('row["details"]', 'row.get("details", {"seen": [None]})')).run_inline()
+    run = project.write(test_a=WHOLE).run_inline()
     before = run.row("c1", "test_s")
-    facts: dict[str, Any] = json.loads((run.run_dir / "run.json").read_bytes())
-    asked = {name: facts[name] for name in ("schema_version", "run_id", "command", "started_at", "config")}
+    asked = {name: run.facts[name] for name in ("schema_version", "run_id", "command", "started_at", "config")}
     (run.run_dir / "run.json").write_text(json.dumps(asked))
     (run.run_dir / "samples.jsonl").unlink()
     assert rebuild_run(run.run_dir)

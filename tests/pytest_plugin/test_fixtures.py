@@ -8,11 +8,9 @@ import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from tests.pytest_plugin.project import HEADER, MARK, MODES, RERUN, Project, Run
+from tests.pytest_plugin.project import HEADER, MARK, MODES, PLAIN, RERUN, Project, Run, eval_module
 
-SCORES = (
-    HEADER
-    + """
+SCORES = eval_module("""
 import numpy as np
 from decimal import Decimal
 
@@ -46,8 +44,7 @@ def test_s(case, engine, score):
     if case.id == "twice":
         score(other=1, x=2)
     score(x=VALUES[case.id][0])
-"""
-)
+""")
 
 
 @pytest.fixture(scope="module", params=MODES[::2])
@@ -87,9 +84,7 @@ class TestScores:
         assert gate["passed"]
 
 
-SEVERAL = (
-    HEADER
-    + """
+SEVERAL = eval_module("""
 pytestmark = pytest.mark.eval(cases=cases, request=ask, num_samples=3,
     options=[GenerationOptions(temperature=1.0, seed=10), GenerationOptions(temperature=0.5, max_new_tokens=5, seed=20)])
 
@@ -107,18 +102,14 @@ class TestMore:
 
     def test_fourth(self, case, generations):
         assert len(generations) == 6
-"""
-)
+""")
 
 
-NUM_BEAMS = (
-    HEADER
-    + """
+NUM_BEAMS = eval_module("""
 options = GenerationOptions(extra_generation_kwargs={"num_beams": 4})
 pytestmark = pytest.mark.eval(cases=cases, request=ask, options=options)
 def test_s(case, generation): pass
-"""
-)
+""")
 
 
 class TestGenerations:
@@ -142,16 +133,13 @@ class TestGenerations:
         assert all("generations" not in row and row["generation"]["text"] == f"ask {row['case_id']}" for row in run.rows)
 
     def test_a_sample_that_is_refused_makes_the_case_invalid(self, project: Project) -> None:
-        run = project.write(test_a=SEVERAL).run_inline(
-            "--model", project.script({"contains": "c1", "invalid": "no"}, {"text": "long enough"})
-        )
+        script = project.script({"contains": "c1", "invalid": "no"}, {"text": "long enough"})
+        run = project.write(test_a=SEVERAL).run_inline("--model", script)
         assert {row["outcome"] for row in run.rows if row["case_id"] == "c1"} == {"invalid"}
         assert [row["outcome"] for row in run.rows if row["case_id"] != "c1"] == ["pass"] * 12
 
     def test_command_line_settings_win_over_the_markers(self, project: Project) -> None:
-        run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline(
-            "--max-new-tokens", "3", "--seed", "5", "--temperature", "1"
-        )
+        run = project.write(test_a=PLAIN).run_inline("--max-new-tokens=3", "--seed=5", "--temperature=1")
         assert {row["generation"]["text"] for row in run.rows} == {"ask"}
         assert (run.rows[0]["options"]["max_new_tokens"], run.rows[0]["options"]["seed"]) == (3, 5)
 
@@ -159,10 +147,8 @@ class TestGenerations:
         run = project.write(test_a=NUM_BEAMS).run_inline()
         assert run.exit_code == EXIT_BROKEN
         assert run.counts == {"error": 4}
-        assert (
-            "backend 'fake' cannot honour: num_beams=4. Leave them out, or allow it with --unsupported-options warn"
-            in run.rows[3]["problem"]
-        )
+        advice = "Leave them out, or allow it with --unsupported-options warn"
+        assert f"backend 'fake' cannot honour: num_beams=4. {advice}" in run.rows[3]["problem"]
 
     def test_an_option_that_the_backend_cannot_honour_is_warned_of_and_recorded_when_allowed(self, project: Project) -> None:
         run = project.write(test_a=NUM_BEAMS).run_inline("--unsupported-options", "warn")
@@ -171,9 +157,8 @@ class TestGenerations:
         assert run.output.count("backend 'fake' ignores: num_beams=4") == 1
 
     def test_a_warning_that_is_an_error_costs_the_test_that_hears_of_it_not_the_others(self, project: Project) -> None:
-        run = project.write(test_a=NUM_BEAMS).run_inline(
-            "--unsupported-options", "warn", "-W", "error::evalharness.engine.engine.EngineWarning"
-        )
+        strict = ("-W", "error::evalharness.engine.engine.EngineWarning")
+        run = project.write(test_a=NUM_BEAMS).run_inline("--unsupported-options", "warn", *strict)
         assert run.exit_code == EXIT_BROKEN
         assert list(run.outcomes.values()) == ["error", "pass", "pass", "pass"]
         assert "EngineWarning: backend 'fake' ignores: num_beams=4" in run.rows[0]["problem"]
@@ -188,13 +173,10 @@ def test_s(case, engine):
         assert project.write(test_a=MARK + body).run_inline("--unsupported-options", "warn").counts == {"pass": 4}
 
 
-SAMPLED = (
-    HEADER
-    + """
+SAMPLED = eval_module("""
 pytestmark = pytest.mark.eval(cases=cases, request=ask, num_samples=2, options=GenerationOptions(temperature=1.0))
 def test_s(case, generations): pass
-"""
-)
+""")
 
 
 class TestSeeds:
@@ -223,8 +205,7 @@ class TestSeeds:
         assert not set(self.seeds(run).values()) & set(self.seeds(other).values())
 
     def test_greedy_decoding_has_no_need_of_them(self, project: Project) -> None:
-        run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline("--seed", "3")
-        assert {row["generation"]["seed"] for row in run.rows} == {None}
+        assert {row["generation"]["seed"] for row in project.write(test_a=PLAIN).run_inline("--seed", "3").rows} == {None}
 
 
 class TestReruns:
@@ -239,10 +220,9 @@ class TestReruns:
         assert {row["outcome"] for row in rows.values()} == {"pass"}
 
     def test_a_failed_generation_stays_failed(self, project: Project) -> None:
-        project.write(conftest=RERUN, test_a=MARK + "def test_s(case, generation): pass\n")
-        run = project.run_inline(
-            "--model", project.script({"contains": "c1", "error": "lost"}, {"contains": "c2", "invalid": "no"}, {"text": "x"})
-        )
+        project.write(conftest=RERUN, test_a=PLAIN)
+        script = project.script({"contains": "c1", "error": "lost"}, {"contains": "c2", "invalid": "no"}, {"text": "x"})
+        run = project.run_inline("--model", script)
         assert list(run.outcomes.values()) == ["pass", "error", "invalid", "pass"]
         assert [row["problem"] for row in run.rows] == [None, "lost", "no", None]
 
@@ -270,20 +250,15 @@ def test_s(case, generation): pass
         )
         run = project.run_inline()
         assert run.outcomes == {**{f"test_s/{name}": "error" for name in raises}, "test_s/fine": "pass"}
-        for name, problem in {
-            "fails": "Failed: not me",
-            "exits": "SystemExit: 3",
-            "divides": "ZeroDivisionError: division by zero",
-        }.items():
+        problems = {"fails": "Failed: not me", "exits": "SystemExit: 3", "divides": "ZeroDivisionError: division by zero"}
+        for name, problem in problems.items():
             assert run.row(name)["problem"].startswith(f"request({name}): {problem} (at ")
         assert run.row("returns")["problem"].startswith("request(returns) gave 'text'; it must give a TextGenerationRequest")
 
     def test_a_case_may_hold_anything_beside_its_text(self, project: Project) -> None:
         mark = "pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=i, reference=np.zeros(3)) for i in 'ab'], request=ask)\n"
-        run = project.write(
-            test_a=f"{HEADER}import numpy as np\n{mark}def test_s(case, generation): assert case.reference.sum() == 0\n"
-        ).run_inline()
-        assert run.counts == {"pass": 2}
+        test = "def test_s(case, generation): assert case.reference.sum() == 0\n"
+        assert project.write(test_a=f"{HEADER}import numpy as np\n{mark}{test}").run_inline().counts == {"pass": 2}
 
 
 class TestOwnFixtures:
@@ -386,18 +361,12 @@ class TestRows:
         assert set(row) == {*documented.split(), "options", "worker", "started_at", "duration_s"}
         documented = "text raw_text finish_reason stop_reason num_prompt_tokens num_completion_tokens seed weight_version fallback"
         assert set(row["generation"]) >= {*documented.split(), "ignored_options", "prompt_sha256"}
-        assert (row["run_id"], row["engine"], row["checkpoint"], row["backend"], row["worker"]) == (
-            "r",
-            "fake:echo",
-            "echo",
-            "fake",
-            "main",
-        )
+        assert [row[name] for name in ("run_id", "engine", "checkpoint", "backend", "worker")] == ["r", "fake:echo", "echo", "fake", "main"]
         assert row["duration_s"] > 0
         assert row["started_at"].endswith("+00:00")
 
     def test_run_json_has_every_documented_key(self, project: Project) -> None:
-        facts = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline().facts
+        facts = project.write(test_a=PLAIN).run_inline().facts
         documented = "schema_version run_id command started_at finished_at duration_s interrupted exit_code config versions python platform"
         assert set(facts) >= {*documented.split(), "hardware", "git", "engines", "evals", "gates", "aggregates", "counts", "throughput"}
         assert set(facts) >= {"workers", "durations", "problems"}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
-from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, environment
+from tests.pytest_plugin.project import MARK, MODES, PLAIN, Project
 
 pytestmark = pytest.mark.slow
 
@@ -71,16 +69,14 @@ def pytest_sessionfinish(session):
 
     def test_nothing_of_the_engine_is_loaded(self, project: Project) -> None:
         project.write(test_a="import sys\ndef test_a(): assert not {'torch', 'numpy', 'pandas', 'PIL'} & set(sys.modules)\n")
-        done = subprocess.run(
-            project.command(backend=None), cwd=project.root, env=environment(), capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 0, done.stdout
+        run = project.run(backend=None, apart=True)
+        assert run.exit_code == 0, run.output
 
 
 class TestWithEvals:
     @pytest.mark.parametrize("dist", ["worksteal", "each"])
     def test_other_ways_of_distribution_are_refused(self, project: Project, dist: str) -> None:
-        run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run("--dist", dist, mode="n2")
+        run = project.write(test_a=PLAIN).run("--dist", dist, mode="n2")
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
         assert f"ERROR: --dist {dist} cannot run evals: they are handed out in work units; leave --dist out, -n alone does it" in run.output
         assert run.opened_no_run
@@ -93,7 +89,7 @@ class TestWithEvals:
         assert {row["worker"] for row in run.rows} == {"gw0", "gw1"}
 
     def test_more_workers_than_cases_do_no_harm(self, project: Project) -> None:
-        run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run("--limit", "1", mode="n2")
+        run = project.write(test_a=PLAIN).run("--limit", "1", mode="n2")
         assert (run.exit_code, run.counts) == (0, {"pass": 1})
 
     @pytest.mark.parametrize("plugin", ["cacheprovider", "terminal", "xdist", "junitxml", "stepwise", "warnings", "logging"])
@@ -120,21 +116,17 @@ def test_s(case, generation):
         assert run.counts == {"pass": 4}
         assert run.facts["evals"][0]["name"] == "a"
 
-    def test_two_runs_in_one_process_do_not_leak(self, project: Project) -> None:
-        project.write(test_a=MARK + "def test_s(case, generation, score): score(x=1)\n")
-        first, second = project.run_inline("--run-id", "one"), project.run_inline("--run-id", "two", "--limit", "2")
-        assert (first.counts, second.counts) == ({"pass": 4}, {"pass": 2})
-
     def test_an_unrelated_conftest_that_fails_keeps_the_rows(self, project: Project) -> None:
         conftest = "def pytest_sessionfinish(session): raise RuntimeError('conftest is broken')\n"
-        run = project.write(conftest=conftest, test_a=MARK + "def test_s(case, generation): pass\n").run(apart=True)
+        run = project.write(conftest=conftest, test_a=PLAIN).run(apart=True)
         assert run.exit_code != 0
         assert sum(line["kind"] == "row" for line in run.journal) == 4
 
+    ALIKE = "import pytest\n@pytest.mark.parametrize('name', [f'fake:echo-c{i}' for i in range(5)])\ndef test_s(name): pass\n"
+
     @pytest.mark.parametrize("mode", MODES)
     def test_a_test_whose_id_reads_like_ours_is_none_of_the_evals(self, project: Project, mode: str) -> None:
-        alike = "import pytest\n@pytest.mark.parametrize('name', [f'fake:echo-c{i}' for i in range(5)])\ndef test_s(name): pass\n"
-        project.write(test_a=MARK + "def test_s(case, generation): pass\n" + alike.replace("test_s", "test_alike"), test_b=alike)
+        project.write(test_a=PLAIN + self.ALIKE.replace("test_s", "test_alike"), test_b=self.ALIKE)
         run = project.run(mode=mode)
         assert run.summary().startswith("14 passed")
         assert (run.exit_code, run.counts) == (0, {"pass": 4})
@@ -142,8 +134,7 @@ def test_s(case, generation):
         assert "evalharness: 4 eval tests" in run.output
 
     def test_such_tests_alone_make_no_run(self, project: Project) -> None:
-        alike = "import pytest\n@pytest.mark.parametrize('name', [f'fake:echo-c{i}' for i in range(5)])\ndef test_s(name): pass\n"
-        run = project.write(test_b=alike).run(mode="n2")
+        run = project.write(test_b=self.ALIKE).run(mode="n2")
         assert run.summary().startswith("5 passed")
         assert run.opened_no_run
 
@@ -160,9 +151,7 @@ def test_s(case, generation):
         conftest = "import random\ndef pytest_collection_modifyitems(items): random.Random(3).shuffle(items)\n"
         test = "def test_s(case, generation): assert generation.text.endswith(case.id)\ndef test_t(case, generation): pass\n"
         (project.root / "b.jsonl").write_text("".join(f'{{"contains": "c{i}", "text": "from b c{i}"}}\n' for i in range(4)))
-        run = project.write(conftest=conftest, test_a=MARK + test, test_b=HEADER + MARK[len(HEADER) :] + test).run_inline(
-            "--model", "echo", "--model", "b.jsonl"
-        )
+        run = project.write(conftest=conftest, test_a=MARK + test, test_b=MARK + test).run_inline("--model", "echo,b.jsonl")
         assert run.counts == {"pass": 32}
         for row in run.rows:
             assert row["generation"]["text"] == ("from b " if row["checkpoint"] == "b" else "ask ") + row["case_id"]

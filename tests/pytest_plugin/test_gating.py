@@ -6,7 +6,7 @@ import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run
+from tests.pytest_plugin.project import HEADER, MARK, MODES, PLAIN, Project, Run
 
 GATED = """
 @pytest.mark.gate({gates})
@@ -33,9 +33,8 @@ class TestGates:
         assert "GATE FAILED: x >= 2 (a::test_s on fake:echo): 1.500, needs ≥ 2" in run.output
 
     def test_misses_do_not_fail_a_run_whose_gates_pass(self, project: Project) -> None:
-        run = gated(
-            project, "x >= 1", "pass_rate >= 0.7", "error_rate == 0", "x<1.6", "length_rate <= 0", "empty_rate < .1", "invalid_rate <= 1e-9"
-        )
+        rates = ("pass_rate >= 0.7", "error_rate == 0", "length_rate <= 0", "empty_rate < .1", "invalid_rate <= 1e-9")
+        run = gated(project, "x >= 1", "x<1.6", *rates)
         assert (run.exit_code, run.counts) == (0, {"pass": 3, "miss": 1})
         assert all(gate["passed"] for gate in run.facts["gates"])
 
@@ -44,17 +43,15 @@ class TestGates:
         assert run.exit_code == 1
         assert run.gate("f1 >= 0")["reason"] == "no case recorded 'f1'; recorded: x"
 
-    def test_nothing_scored_fails(self, project: Project) -> None:
+    def test_nothing_scored_fails_and_errors_fail_the_run_whatever_its_gates_say(self, project: Project) -> None:
         project.write(test_a=MARK + GATED.format(gates="'x >= 0'"))
-        run = project.run_inline("--model", project.script({"invalid": "too long"}))
+        run = project.run_inline("--model", project.script({"invalid": "too long"}), "--run-id", "nothing")
         assert (run.exit_code, run.counts) == (1, {"invalid": 4})
         assert run.gate("x >= 0")["reason"] == "no case recorded 'x'; recorded: nothing"
-
-    def test_errors_fail_the_run_whatever_its_gates_say(self, project: Project) -> None:
-        project.write(test_a=MARK + GATED.format(gates="'x >= 0'"))
-        run = project.run_inline("--model", project.script({"contains": "c1", "error": "lost"}, {"text": "x"}))
+        run = project.run_inline("--model", project.script({"contains": "c1", "error": "lost"}, {"text": "x"}), "--run-id", "errors")
         assert run.gate("x >= 0")["passed"]
         assert run.exit_code == run.facts["exit_code"] == EXIT_BROKEN
+        assert project.run_inline("-k", "c0", "--run-id", "deselected").gate("x >= 0")["passed"]
 
     def test_an_eval_without_gates_fails_by_its_failures(self, project: Project) -> None:
         run = project.write(test_a=MARK + "def test_s(case, generation): assert case.id != 'c3', 'no'\n").run_inline()
@@ -83,10 +80,6 @@ class TestGates:
             ("TestB::test_s", 0.0, False),
         ]
 
-    def test_deselected_cases_are_not_missed(self, project: Project) -> None:
-        project.write(test_a=MARK + GATED.format(gates="'x >= 0'"))
-        assert project.run_inline("-k", "c0").gate("x >= 0")["passed"]
-
 
 AGGREGATE = """
 import helper_metrics
@@ -111,31 +104,18 @@ def metrics(rows):
 class TestNoVerdict:
     """A machine's failure, or a case that cannot be asked, is no verdict, also where a test asks for its generation itself."""
 
+    ENDS = ("pass", "assert False, 'mine'", "pytest.fail('mine')", "pytest.skip('mine')", "raise KeyError('mine')")
     BODIES = (
-        'request.getfixturevalue("generation")',
-        'request.getfixturevalue("generations")',
-        """
-    try: request.getfixturevalue("generation")
-    except BaseException: pass""",
-        """
-    try: request.getfixturevalue("generation")
-    except BaseException: assert False, "mine" """,
-        """
-    try: request.getfixturevalue("generation")
-    except BaseException: pytest.fail("mine")""",
-        """
-    try: request.getfixturevalue("generation")
-    except BaseException: pytest.skip("mine")""",
-        """
-    try: request.getfixturevalue("generation")
-    except BaseException: raise KeyError("mine")""",
+        "request.getfixturevalue('generation')",
+        "request.getfixturevalue('generations')",
+        *(f"try: request.getfixturevalue('generation')\n    except BaseException: {end}" for end in ENDS),
     )
 
     @pytest.mark.parametrize("gated", [True, False], ids=["gated", "ungated"])
     @pytest.mark.parametrize("kind", ["error", "invalid"])
     def test_a_failed_generation_is_never_a_verdict(self, project: Project, kind: str, gated: bool) -> None:
         gate = "@pytest.mark.gate('ok >= 1', 'pass_rate >= 0')\n" if gated else ""
-        tests = [f"{gate}def test_{n}(case, score, request):\n    score(ok=1)\n    {body.strip()}\n" for n, body in enumerate(self.BODIES)]
+        tests = [f"{gate}def test_{n}(case, score, request):\n    score(ok=1)\n    {body}\n" for n, body in enumerate(self.BODIES)]
         project.write(test_a=MARK + "\n".join(tests))
         run = project.run_inline("--model", project.script({kind: "machine on fire"}))
         assert run.counts == {kind: 4 * len(self.BODIES)}
@@ -168,16 +148,17 @@ class TestA:
     @pytest.mark.parametrize(
         ("body", "problem"),
         [
-            ("raise ZeroDivisionError('none left')", "test_a.py: aggregate for test_s on fake:echo failed: ZeroDivisionError: none left"),
-            ("return {'total': float('nan'), 'spread': 3}", "test_a.py: aggregate for test_s on fake:echo gave total=nan; left out"),
-            ("return {'total': float('inf'), 'spread': 3}", "test_a.py: aggregate for test_s on fake:echo gave total=inf; left out"),
-            ("return None", "test_a.py: aggregate for test_s on fake:echo failed: AttributeError"),
-            ("return {'total': 'many', 'spread': 3}", "test_a.py: aggregate for test_s on fake:echo failed: ValueError"),
-            ("import pytest; pytest.fail('no')", "test_a.py: aggregate for test_s on fake:echo failed: Failed: no"),
-            ("import sys; sys.exit(0)", "test_a.py: aggregate for test_s on fake:echo failed: SystemExit: 0"),
+            ("raise ZeroDivisionError('none left')", "failed: ZeroDivisionError: none left"),
+            ("return {'total': float('nan'), 'spread': 3}", "gave total=nan; left out"),
+            ("return {'total': float('inf'), 'spread': 3}", "gave total=inf; left out"),
+            ("return None", "failed: AttributeError"),
+            ("return {'total': 'many', 'spread': 3}", "failed: ValueError"),
+            ("import pytest; pytest.fail('no')", "failed: Failed: no"),
+            ("import sys; sys.exit(0)", "failed: SystemExit: 0"),
         ],
     )
     def test_what_it_does_wrong_is_a_problem_of_the_run_and_costs_no_row(self, project: Project, body: str, problem: str) -> None:
+        problem = f"test_a.py: aggregate for test_s on fake:echo {problem}"
         run = project.write(test_a=HEADER + AGGREGATE, helper_metrics=f"def metrics(rows): {body}\n").run_inline()
         assert run.exit_code == EXIT_BROKEN
         assert run.counts == {"pass": 4}
@@ -195,13 +176,8 @@ class TestA:
 
     @pytest.mark.parametrize("name", sorted(BUILT_IN_METRICS))
     def test_it_cannot_replace_a_rate(self, project: Project, name: str) -> None:
-        test = f"""
-pytestmark = pytest.mark.eval(cases=cases, request=ask, aggregate=lambda rows: {{"n": len(rows), "{name}": 0.75}})
-
-@pytest.mark.gate("{name} == 0.75")
-def test_s(case, generation): pass
-"""
-        run = project.write(test_a=HEADER + test).run_inline()
+        marked = PLAIN.replace("request=ask", f"request=ask, aggregate=lambda rows: {{'n': len(rows), '{name}': 0.75}}")
+        run = project.write(test_a=marked.replace("def test_s", f"@pytest.mark.gate('{name} == 0.75')\ndef test_s")).run_inline()
         assert run.exit_code == EXIT_BROKEN
         assert f"gave '{name}', the name of a rate that every test has" in run.facts["problems"][0]
         assert [entry["metric"] for entry in run.facts["aggregates"]] == ["n"]

@@ -27,15 +27,12 @@ def passed(run: Run) -> dict[str, bool]:
     return {f"{gate['engine']} {gate['expression']}": gate["passed"] for gate in run.facts["gates"]}
 
 
-def test_parity_of_engines_that_agree_passes(project: Project) -> None:
-    run = run_eval(project, "parity", *DATA, one="不通过", two="不通过")
+def test_parity_of_engines_passes_if_they_agree_and_fails_if_they_share_no_token(project: Project) -> None:
+    run = run_eval(project, "parity", *DATA, "--run-id", "agree", one="不通过", two="不通过")
     assert run.exit_code == pytest.ExitCode.OK, run.output
     assert set(passed(run).values()) == {True}
     assert run.counts == {"pass": 2 * 24}
-
-
-def test_parity_of_engines_that_share_no_token_does_not_pass(project: Project) -> None:
-    run = run_eval(project, "parity", *DATA, one="不通过", two="通过")
+    run = run_eval(project, "parity", *DATA, "--run-id", "differ", one="不通过", two="通过")
     assert run.exit_code == pytest.ExitCode.TESTS_FAILED
     assert passed(run)["fake:one same_prompt >= 1"]
     assert not passed(run)["fake:one prefix_gap_mean <= 0.02"]
@@ -43,14 +40,8 @@ def test_parity_of_engines_that_share_no_token_does_not_pass(project: Project) -
 
 def test_degeneration_flags_a_loop_and_passes_what_is_sound(project: Project) -> None:
     run = run_eval(project, "degeneration", *DATA, loops="合格，" * 100, sound="照片中的支架安装正确，标签清晰。")
-    assert passed(run) == {
-        "fake:loops degenerate <= 0.02": False,
-        "fake:loops cap_hit <= 0.02": True,
-        "fake:loops invalid_rate <= 0.02": True,
-        "fake:sound degenerate <= 0.02": True,
-        "fake:sound cap_hit <= 0.02": True,
-        "fake:sound invalid_rate <= 0.02": True,
-    }
+    gates = [f"fake:{engine} {rate} <= 0.02" for engine in ("loops", "sound") for rate in ("degenerate", "cap_hit", "invalid_rate")]
+    assert passed(run) == {gate: gate != "fake:loops degenerate <= 0.02" for gate in gates}
     assert "repetition: a piece" in run.rows[0]["problem"]
 
 

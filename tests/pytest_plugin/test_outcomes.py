@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import pytest
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.hostile_text import TEXTS
-from tests.pytest_plugin.project import HEADER, MARK, Project, Run
+from tests.pytest_plugin.project import MARK, Project, Run, eval_module
 
-EVERY_OUTCOME = (
-    HEADER
-    + """
+EVERY_OUTCOME = eval_module("""
 NAMES = "passes misses misses_by_fail raises raises_score skips unaskable refused broken bad_request no_request".split()
 NAMES += "bad_fixture bad_teardown exits last".split()
 
@@ -69,8 +66,7 @@ class TestClass:
     @pytest.mark.parametrize("extra", ["x", "y"])
     def test_method(self, extra, case, generation):
         assert generation.text == case.id
-"""
-)
+""")
 ANSWERED = ("misses_by_fail", "misses", "passes", "raises_score", "raises", "skips", "exits", "last")
 SCRIPT = [
     {"contains": "refused", "invalid": "prompt refused"},
@@ -131,11 +127,7 @@ class TestEveryOutcome:
 
     def test_a_test_that_ends_its_worker_is_an_error_row_and_the_rest_goes_on(self, every_outcome: Run, mode: str) -> None:
         row = every_outcome.row("exits", "test_gated")
-        if mode == "n2":
-            assert row["outcome"] == "error"
-            assert "died while" in row["problem"]
-        else:
-            assert row["outcome"] == "pass"
+        assert (row["outcome"], "died while" in (row["problem"] or "")) == (("error", True) if mode == "n2" else ("pass", False))
         assert every_outcome.row("exits", "test_ungated")["outcome"] == "pass"
 
     def test_every_collected_test_is_one_row(self, every_outcome: Run) -> None:
@@ -147,21 +139,19 @@ class TestEveryOutcome:
             assert every_outcome.row(case_id, "test_gated")["generation"]["text"] == case_id
         for case_id in ("unaskable", "refused", "broken", "bad_request"):
             assert every_outcome.row(case_id, "test_gated")["generation"] is None
-
-    def test_failures_and_infrastructure_never_score(self, every_outcome: Run) -> None:
-        for case_id in ("unaskable", "refused", "broken", "bad_request", "no_request", "bad_fixture"):
+        for case_id in ("unaskable", "refused", "broken", "bad_request", "no_request", "bad_fixture"):  # these never score
             assert every_outcome.row(case_id, "test_gated")["scores"] == {}
 
     def test_parameters_beside_ours_and_classes_are_rows_of_their_test(self, every_outcome: Run) -> None:
-        for extra in "xy":
-            row = every_outcome.row("passes", f"TestClass::test_method[{extra}]")
-            assert row["nodeid"] == f"test_every.py::TestClass::test_method[{extra}-fake:answers-passes]"
-            assert row["outcome"] == "pass"
+        rows = [every_outcome.row("passes", f"TestClass::test_method[{extra}]") for extra in "xy"]
+        assert [row["nodeid"] for row in rows] == [f"test_every.py::TestClass::test_method[{extra}-fake:answers-passes]" for extra in "xy"]
+        assert [row["outcome"] for row in rows] == ["pass", "pass"]
 
-    def test_each_case_was_generated_once_for_all_its_tests(self, every_outcome: Run, mode: str) -> None:
+    def test_each_case_was_generated_once_for_all_its_tests_by_a_worker_that_is_named(self, every_outcome: Run, mode: str) -> None:
         made = [line["case_id"] for line in every_outcome.journal if line["kind"] == "generation"]
-        if mode != "n2":  # a replaced worker asks again
-            assert len(made) == len(set(made))
+        assert mode == "n2" or len(made) == len(set(made)), "only a replaced worker asks again"
+        workers = {row["worker"] for row in every_outcome.rows} - {None}
+        assert workers >= {"gw0", "gw1"} if mode == "n2" else workers == {"main"}
 
     def test_the_run_is_broken_because_some_cases_ended_in_errors(self, every_outcome: Run) -> None:
         assert every_outcome.exit_code == every_outcome.facts["exit_code"] == EXIT_BROKEN
@@ -187,7 +177,9 @@ class TestEveryOutcome:
         properties = {p.get("name"): p.get("value") for p in missed.iter("property")}
         assert properties == {"outcome": "miss", "problem": "not good enough"}
 
-    def test_all_reports_exist(self, every_outcome: Run) -> None:
+    def test_all_reports_exist_and_the_project_folder_holds_nothing_that_was_not_asked_for(self, every_outcome: Run) -> None:
+        names = {path.name for path in every_outcome.root.iterdir()} - {"__pycache__", ".pytest_cache"}
+        assert names == {"pytest.ini", "test_every.py", "test_other.py", "answers.jsonl", "junit.xml", "reports"}
         names = {path.name for path in every_outcome.run_dir.iterdir()}
         assert names == {"run.json", "journal", "samples.jsonl", "report.md", "report.csv", "samples.csv", "report.html"}
         assert f"report: {every_outcome.run_dir / 'report.md'}" in every_outcome.output
@@ -198,17 +190,8 @@ class TestEveryOutcome:
         assert gate["value"] >= 1
         assert gate["reason"].startswith("not judged: only ")
 
-    def test_the_worker_is_named(self, every_outcome: Run, mode: str) -> None:
-        workers = {row["worker"] for row in every_outcome.rows} - {None}
-        if mode == "n2":
-            assert workers >= {"gw0", "gw1"}
-        else:
-            assert workers == {"main"}
 
-
-HOSTILE = (
-    HEADER
-    + """
+HOSTILE = eval_module("""
 import json
 from evalharness import DecodeOptions
 TEXTS = json.loads(open("texts.json").read())
@@ -249,8 +232,7 @@ def test_raise(case, generation):
 
 def test_skip(case, generation):
     pytest.skip(generation.text)
-"""
-)
+""")
 NUM_TESTS = 7
 
 
@@ -269,17 +251,13 @@ class TestHostileText:
         assert hostile.counts == {outcome: count * len(TEXTS) for outcome, count in each.items()}
         assert hostile.exit_code == EXIT_BROKEN
 
-    @pytest.mark.parametrize("name", TEXTS)
-    def test_rows_keep_the_exact_text(self, hostile: Run, name: str) -> None:
+    def test_rows_keep_the_exact_text(self, hostile: Run) -> None:
         for row in hostile.rows:
-            if row["case_id"] == name:
-                assert row["generation"]["text"] == TEXTS[name]
-        assert hostile.row(name, "test_pass")["scores"] == {"right": 1.0}
+            assert (row["case_id"], row["generation"]["text"]) == (row["case_id"], TEXTS[row["case_id"]])
+            assert row["test"] != "test_pass" or row["scores"] == {"right": 1.0}, row["case_id"]
 
-    def test_the_terminal_gets_no_escape_or_control_character(self, hostile: Run) -> None:
+    def test_the_terminal_gets_no_escape_or_control_character_and_is_not_flooded(self, hostile: Run) -> None:
         assert {c for c in hostile.output if not c.isprintable()} <= {"\n", "\u202e", "\u202c", "\u2066", "\u2069", "\t"}
-
-    def test_the_terminal_is_not_flooded(self, hostile: Run) -> None:
         assert len(hostile.output) < 400_000
 
     def test_junit_is_well_formed(self, hostile: Run) -> None:
@@ -293,12 +271,10 @@ class TestHostileText:
             assert (hostile.run_dir / name).read_text("utf-8")
         assert "<script>" not in (hostile.run_dir / "report.md").read_text("utf-8").replace("`", "")
 
-    def test_problems_are_short_and_can_be_carried_anywhere(self, hostile: Run) -> None:
+    def test_problems_are_short_and_can_be_carried_anywhere_and_gates_judge_as_ever(self, hostile: Run) -> None:
         for row in hostile.rows:
             (row["problem"] or "").encode("utf-8")
             assert len(row["problem"] or "") < 2_100
-
-    def test_the_gates_judge_as_ever(self, hostile: Run) -> None:
         assert [gate["passed"] for gate in hostile.facts["gates"]] == [True] * 3
 
 
@@ -312,9 +288,3 @@ def test_pytests_summary_says_why_a_case_is_invalid(project: Project) -> None:
     marked = MARK.replace("cases=cases", "cases=lambda d: [Case(id='c0', invalid='no photo')]")
     run = project.write(test_a=marked + "def test_s(case, generation): pass\n").run()
     assert "test_s[fake:echo-c0] - invalid: no photo" in run.output
-
-
-@pytest.mark.slow
-def test_the_project_folder_holds_nothing_but_what_was_asked_for(every_outcome: Run) -> None:
-    names = {path.name for path in Path(every_outcome.root).iterdir()} - {"__pycache__", ".pytest_cache"}
-    assert names == {"pytest.ini", "test_every.py", "test_other.py", "answers.jsonl", "junit.xml", "reports"}

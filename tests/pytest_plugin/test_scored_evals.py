@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands.test_rescore import rescore
+from tests.cli.commands.test_rescore import command
 from tests.pytest_plugin.project import Project, Run
 
 ROOT = Path(__file__).parents[2]
@@ -40,13 +40,8 @@ def run(project: Project, *options: str, mode: str = "no-xdist") -> Run:
 
 def check(found: Run) -> None:
     rows = {f"{row['eval']}/{row['case_id']}": row for row in found.rows}
-    assert {name: row["outcome"] for name, row in rows.items()} == {
-        "choices/sky": "pass",
-        "choices/grass": "miss",
-        "choices/night": "miss",
-        "perplexity/hello": "pass",
-        "perplexity/sea": "pass",
-    }
+    assert [name for name, row in rows.items() if row["outcome"] == "pass"] == ["choices/sky", "perplexity/hello", "perplexity/sea"]
+    assert [name for name, row in rows.items() if row["outcome"] == "miss"] == ["choices/grass", "choices/night"]
     assert rows["choices/sky"]["scores"]["acc"] == 1.0
     assert [one["text"] for one in rows["choices/sky"]["steps"][0]] == ["Green", "Bluish green"]
     assert rows["choices/night"]["problem"].splitlines()[0] == "'White' is at least as likely as the right 'Black'"
@@ -86,11 +81,10 @@ def test_a_resumed_run_scores_nothing_twice(project: Project) -> None:
 
 def test_stored_scores_are_judged_again(project: Project) -> None:
     live = run(given_text(project), "--run-id", "live")
-    code, output = rescore(project, "reports/live", "--run-id", "again")
-    again = Run(code, output, 0.0, project.root, "again")
-    assert {row["nodeid"]: row["scores"] for row in again.rows} == {row["nodeid"]: row["scores"] for row in live.rows}, output
+    again = Run(*command(project, "rescore", "reports/live", "--run-id", "again"), 0.0, project.root, "again")
+    assert {row["nodeid"]: row["scores"] for row in again.rows} == {row["nodeid"]: row["scores"] for row in live.rows}, again.output
     (project.root / "perplexity.jsonl").write_text(json.dumps({**REFERENCES[0], "response": "Good day."}) + "\n")
-    _, output = rescore(project, "reports/live", "--run-id", "other")
+    _, output = command(project, "rescore", "reports/live", "--run-id", "other")
     assert "the response that is scored would be another now" in output
 
 

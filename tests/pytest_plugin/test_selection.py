@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from tests.pytest_plugin.project import HEADER, MARK, MODES, Project
+from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, eval_module
 
 pytestmark = pytest.mark.slow
 
-OUTCOMES = (
-    HEADER
-    + """
+OUTCOMES = eval_module("""
 def cases(data_dir):
     return [Case(id=f"c{i}", invalid="no photo" if i == 2 else None) for i in range(6)]
 pytestmark = pytest.mark.eval(cases=cases, request=ask)
@@ -23,24 +21,19 @@ def test_s(case, generation, score):
         assert case.id != "c1", "c1 is missed"
         if case.id == "c3":
             raise RuntimeError("c3 is broken")
-"""
-)
+""")
 
 
 class TestRunningAgain:
-    def test_lf_runs_misses_invalid_cases_and_errors_again(self, project: Project) -> None:
-        project.write(test_a=OUTCOMES)
-        assert project.run_inline("--run-id", "first").summary().startswith("1 failed, 3 passed, 1 miss, 1 invalid")
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_lf_runs_misses_invalid_cases_and_errors_again(self, project: Project, mode: str) -> None:
+        first = project.write(test_a=OUTCOMES).run("--run-id", "first", mode=mode)
+        assert first.counts == {"pass": 3, "miss": 1, "invalid": 1, "error": 1}
         again = project.run_inline("--lf", "--collect-only", "-q")
         assert [line for line in again.output.splitlines() if "::" in line] == [f"test_a.py::test_s[fake:echo-c{i}]" for i in (1, 2, 3)]
         (project.root / "fixed").touch()
         assert project.run_inline("--lf", "--run-id", "second").summary().startswith("2 passed, 1 invalid")
         assert project.run_inline("--lf", "--run-id", "third").summary().startswith("1 invalid")
-
-    def test_lf_knows_the_misses_of_workers(self, project: Project) -> None:
-        project.write(test_a=OUTCOMES).run(mode="n2")
-        again = project.run_inline("--lf", "--collect-only", "-q")
-        assert [line for line in again.output.splitlines() if "::" in line] == [f"test_a.py::test_s[fake:echo-c{i}]" for i in (1, 2, 3)]
 
     def test_sw_stops_at_a_miss_and_goes_on_from_it(self, project: Project) -> None:
         project.write(test_a=OUTCOMES)
@@ -66,6 +59,8 @@ class TestStoppingEarly:
         if mode != "n2":
             assert [row["case_id"] for row in not_run] == ["c4", "c5"]
             assert run.exit_code == EXIT_BROKEN
+            assert run.gate("x >= 1")["reason"] == "not judged: 2 of 6 cases were not run (stopping after 1 failures)"
+        assert not run.gate("x >= 1")["passed"]
         assert run.exit_code in (EXIT_BROKEN, 2)
         assert run.facts["interrupted"] == "stopping after 1 failures"
 
@@ -83,23 +78,10 @@ class TestStoppingEarly:
         run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run("--dist", "no", mode="n2")
         assert (run.counts, run.facts["num_workers"]) == ({"pass": 4}, 2)
 
-    def test_a_run_that_stopped_early_passes_no_gate(self, project: Project) -> None:
-        run = project.write(test_a=OUTCOMES).run_inline("-x")
-        gate = run.gate("x >= 1")
-        assert not gate["passed"]
-        assert gate["reason"] == "not judged: 2 of 6 cases were not run (stopping after 1 failures)"
-
     def test_a_skip_of_the_tests_own_is_no_test_that_was_not_run(self, project: Project) -> None:
-        test = """
-@pytest.mark.gate('x >= 1')
-def test_s(case, generation, score):
-    score(x=1)
-    if case.id == 'c0':
-        pytest.skip('not run')
-"""
-        run = project.write(test_a=MARK + test).run_inline()
-        assert run.exit_code == 0
-        assert run.gate("x >= 1")["passed"]
+        skipping = "def test_s(case, generation, score):\n    score(x=1)\n    if case.id == 'c0': pytest.skip('not run')\n"
+        run = project.write(test_a=MARK + "@pytest.mark.gate('x >= 1')\n" + skipping).run_inline()
+        assert (run.exit_code, run.gate("x >= 1")["passed"]) == (0, True)
 
     def test_pytest_exit_in_a_test_keeps_what_was_done(self, project: Project) -> None:
         run = project.write(test_a=MARK + "def test_s(case, generation):\n    if case.id == 'c2': pytest.exit('enough', 7)\n").run_inline()
@@ -107,16 +89,12 @@ def test_s(case, generation, score):
         assert [row["outcome"] for row in run.rows] == ["pass", "pass", "skip", "skip"]
         assert run.rows[3]["problem"] == "not run: enough"
 
-    @pytest.mark.parametrize("arguments", [("--modle", "x"), ("--modle=x",)], ids=["two words", "one word"])
-    def test_a_misspelt_option_says_which_one_was_meant(self, project: Project, arguments: tuple[str, ...]) -> None:
+    @pytest.mark.parametrize("arguments", [("--modle", "x"), ("--modle=x",), ("--maxfall=1",)], ids=" ".join)
+    def test_a_misspelt_option_of_ours_says_which_one_was_meant(self, project: Project, arguments: tuple[str, ...]) -> None:
         run = project.write(test_a=OUTCOMES).run(*arguments)
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
-        assert "--modle: did you mean '--model'? `pytest --help` lists every option" in run.output
-
-    def test_an_option_that_is_like_none_of_ours_is_pytests_matter(self, project: Project) -> None:
-        run = project.write(test_a=OUTCOMES).run("--maxfall=1")
-        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
-        assert "did you mean" not in run.output
+        hint = "--modle: did you mean '--model'? `pytest --help` lists every option"
+        assert (hint in run.output, "did you mean" in run.output) == (("modle" in arguments[0],) * 2)
 
     @pytest.mark.parametrize("option", ["--setup-plan", "--fixtures", "--fixtures-per-test"])
     def test_options_that_run_nothing_open_no_run(self, project: Project, option: str) -> None:
@@ -147,14 +125,12 @@ def test_s(case, generation): assert generation.text == "nothing"
         assert (run.exit_code, run.counts) == (0, {"miss": 1000})
         assert len(run.output.splitlines()) < 60
 
-    def test_verbose_names_misses_and_invalid_cases(self, project: Project) -> None:
-        output = project.write(test_a=OUTCOMES).run_inline("-v").output
+    def test_verbose_names_misses_and_invalid_cases_and_quiet_still_says_where_the_report_is(self, project: Project) -> None:
+        output = project.write(test_a=OUTCOMES).run_inline("-v", "--run-id", "verbose").output
         assert "test_a.py::test_s[fake:echo-c1] MISS" in output
         assert "test_a.py::test_s[fake:echo-c2] INVALID" in output
-
-    def test_quiet_still_says_where_the_report_is(self, project: Project) -> None:
-        run = project.write(test_a=OUTCOMES).run_inline("-q")
-        assert f"report: {run.run_dir / 'report.md'}" in run.output
+        quiet = project.run_inline("-q", "--run-id", "quiet")
+        assert f"report: {quiet.run_dir / 'report.md'}" in quiet.output
 
     def test_an_invalid_case_of_a_test_without_gates_fails_without_traceback(self, project: Project) -> None:
         run = project.write(test_a=OUTCOMES.replace('@pytest.mark.gate("x >= 1")', "")).run_inline("-k", "c2")

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from evalharness.cli import main
-from tests.pytest_plugin.project import HEADER, MARK, MODES, RERUN, Project, Run
+from tests.pytest_plugin.project import HEADER, MARK, MODES, PLAIN, RERUN, Project, Run, eval_module
 
-STEPS = (
-    HEADER
-    + """
+STEPS = eval_module("""
 SHORT = GenerationOptions(max_new_tokens=200)
 
 def chat(text):
@@ -29,8 +27,7 @@ def request(case):
     return chat(" / ".join([f"{case.id} asks", *heard]))
 
 pytestmark = pytest.mark.eval(cases=cases, request=request)
-"""
-)
+""")
 TEST = """
 @pytest.mark.gate("heard >= 0")
 def test_s(case, generation, steps, score):
@@ -68,20 +65,13 @@ class TestWhatTestsGet:
 
     def test_every_result_is_in_the_journal_once_under_a_key_of_its_own(self, run: Run) -> None:
         keys = Counter((line["engine"], line["eval"], line["case_id"], line["step"], line["request"]) for line in step_lines(run))
-        expected = {
-            ("fake:echo", "a", case, step, one) for case, sizes in SIZES.items() for step, n in enumerate(sizes) for one in range(n)
-        }
-        assert keys == dict.fromkeys(expected, 1)
-
-    def test_the_final_generation_says_how_many_requests_led_to_it(self, run: Run) -> None:
-        finals = {line["case_id"]: line["steps"] for line in run.journal if line["kind"] == "generation"}
-        assert finals == SIZES
-
-    def test_throughput_counts_the_steps(self, run: Run) -> None:
+        steps = ((case, step, size) for case, sizes in SIZES.items() for step, size in enumerate(sizes))
+        assert keys == {("fake:echo", "a", case, step, one): 1 for case, step, size in steps for one in range(size)}
+        assert {line["case_id"]: line["steps"] for line in run.journal if line["kind"] == "generation"} == SIZES
         assert sum(entry["num_generations"] for entry in run.facts["throughput"]) == 8
 
     def test_plain_requests_leave_no_trace_of_steps(self, project: Project) -> None:
-        plain = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline()
+        plain = project.write(test_a=PLAIN).run_inline()
         assert all("steps" not in row for row in plain.rows)
         assert all("steps" not in line for line in plain.journal)
 
@@ -109,9 +99,7 @@ def test_what_cases_ask_next_goes_to_the_engine_in_one_call(project: Project) ->
     assert (project.root / "calls").read_text().split() == ["4", "3", "1"]
 
 
-OPTIONS = (
-    HEADER
-    + """
+OPTIONS = eval_module("""
 def chat(text):
     return TextGenerationRequest([{"role": "user", "content": text}])
 
@@ -128,8 +116,7 @@ def test_s(case, generations, steps):
     assert [one.text for one in steps[0]] == ["abc", "abcde"]
     assert [one.text for one in generations] == ["abcabc"] * 2
     assert steps[0][0].seed is None
-"""
-)
+""")
 
 
 @pytest.mark.parametrize("mode", MODES[::2])
@@ -154,10 +141,8 @@ class TestDecodingOptionsOfTheCommandLine:
     def test_one_that_a_step_would_pass_over_is_refused_by_name(self, project: Project) -> None:
         sampled = STEPS.replace("request=request)", "request=request, options=GenerationOptions(temperature=0.5))")
         run = project.write(test_a=sampled + "def test_s(case, generation): pass\n").run_inline("--top-p", "0.9")
-        problems = {row["problem"] for row in run.rows if row["outcome"] == "error"}
-        assert problems == {
-            "step 1: request of a: --top-p 0.9 has no effect with greedy decoding; set a temperature above 0 or leave it out"
-        }
+        problem = "step 1: request of a: --top-p 0.9 has no effect with greedy decoding; set a temperature above 0 or leave it out"
+        assert {row["problem"] for row in run.rows if row["outcome"] == "error"} == {problem}
 
 
 def test_the_runs_seed_is_that_of_the_steps(project: Project) -> None:

@@ -36,9 +36,10 @@ def dump(boxes: list[tuple[int, ...]]) -> str:
     return "<DOMAIN=RRU>, <TASK=DETECTION>\n" + json.dumps(objects, ensure_ascii=False)
 
 
-def test_a_sound_answer_shows_no_sign() -> None:
+def test_a_sound_answer_shows_no_sign_but_that_it_hit_the_cap() -> None:
     assert find_signs(SOUND) == {}
     assert set(degeneration.scores({}).values()) == {0.0}
+    assert find_signs(replace(SOUND, finish_reason="length")) == {"cap_hit": "31 tokens"}
 
 
 @pytest.mark.parametrize(
@@ -58,10 +59,6 @@ def test_each_sign_is_found_alone(text: str, sign: str) -> None:
     assert degeneration.scores(signs) == {**dict.fromkeys(degeneration.SIGNS, 0.0), sign: 1.0, "degenerate": 1.0}
 
 
-def test_an_answer_that_hit_the_cap_is_a_sign() -> None:
-    assert find_signs(replace(SOUND, finish_reason="length")) == {"cap_hit": "31 tokens"}
-
-
 @pytest.mark.parametrize("period", [1, 2, 7, 40, 61, 150])
 def test_the_period_of_a_loop_is_known(period: int) -> None:
     piece = "".join(chr(0x4E00 + i) for i in range(period))
@@ -72,13 +69,14 @@ def test_the_period_of_a_loop_is_known(period: int) -> None:
     assert repetition.num_chars == period * (600 // period + 5)
 
 
-def test_a_loop_with_a_counter_in_it_is_found() -> None:
+def test_equal_counted_lines_and_objects_are_a_loop_and_different_ones_are_not() -> None:
     repetition = find_repetition(dump([(10, 890, 260, 980)] * 6))
     assert repetition is not None
     assert repetition.num_repeats == 6
-
-
-def test_equal_counted_lines_are_a_loop_and_different_ones_are_not() -> None:
+    assert find_repetition(dump([(10, 890, 260, 980)] * 3)) is None
+    assert find_repetition(dump([(i * 13 % 900, i * 7 % 800, 900 + i, 990 - i) for i in range(60)])) is None
+    assert find_repetition("的" * 100) is not None
+    assert find_repetition("的" * 40) is None
     said = "The bracket is mounted upright and all of its four screws are in place."
     assert find_repetition("".join(f"{i}. {said}\n" for i in range(1, 9))) is not None
     assert find_repetition("".join(f"Step {i}: {said}\n" for i in range(1, 9))) is not None
@@ -96,12 +94,9 @@ def test_equal_descriptions_at_different_places_are_a_list(kind: GeometryType, n
         assert find_repetition(render_dump(objects, "bbu")) is None
 
 
-def test_equal_objects_in_a_row_are_a_list() -> None:
+def test_equal_objects_in_a_row_and_labels_that_differ_in_a_number_are_lists() -> None:
     objects = [DenseObject("bbox_2d", (20 * i, 500, 20 * i + 16, 540), "类别=BBU端光纤插头,可见性=完整,符合性=符合") for i in range(40)]
     assert find_repetition(render_dump(objects, "bbu")) is None
-
-
-def test_labels_that_differ_in_a_number_are_a_list() -> None:
     items = [{"类别": "标签", "文本": {f"DEMO-BASEBAND-UNIT-RACK-LEFT-ROW-{i}": 1}} for i in range(12)]
     assert find_repetition(json.dumps({"统计": items}, ensure_ascii=False)) is None
 
@@ -110,6 +105,8 @@ def test_reference_answers_of_the_benchmark_have_no_repetition() -> None:
     photos = read_dump(SITE_PHOTOS / "gt_vs_pred.jsonl")
     assert len(photos) == 182
     assert [row.image_path for row in photos if find_repetition(render_dump(row.truth, row.domain or "bbu")) is not None] == []
+    cut_off = [find_repetition(render_dump(row.truth, "bbu")[:-40], cut_off=True) for row in photos]
+    assert cut_off == [None] * 182
     summaries = [text for path in SITE_PHOTOS.glob("*_stage_a.jsonl") for text in read_summaries(path).values()]
     assert len(summaries) == 182
     assert [text for text in summaries if find_repetition(text) is not None] == []
@@ -124,25 +121,6 @@ def endless_answers() -> list[str]:
 @pytest.mark.parametrize("text", endless_answers(), ids=str.__len__)
 def test_answers_that_never_ended_are_loops(text: str) -> None:
     assert "repetition" in find_signs(replace(SOUND, text=text, finish_reason="length"))
-
-
-def test_a_sound_dump_that_was_cut_off_is_not_a_loop() -> None:
-    rows = read_dump(SITE_PHOTOS / "gt_vs_pred.jsonl")
-    found = [find_repetition(render_dump(row.truth, "bbu")[:-40], cut_off=True) for row in rows]
-    assert found == [None] * 182
-
-
-def test_many_objects_of_one_kind_are_not_a_repetition() -> None:
-    assert find_repetition(dump([(i * 13 % 900, i * 7 % 800, 900 + i, 990 - i) for i in range(60)])) is None
-
-
-def test_three_repetitions_are_not_a_loop() -> None:
-    assert find_repetition(dump([(10, 890, 260, 980)] * 3)) is None
-
-
-def test_a_short_answer_is_a_loop_where_half_of_it_is() -> None:
-    assert find_repetition("的" * 100) is not None
-    assert find_repetition("的" * 40) is None
 
 
 @given(st.text())
@@ -160,9 +138,6 @@ def test_an_echo_takes_a_long_piece_of_the_prompt() -> None:
     prompt = "".join(chr(0x4E00 + i) for i in range(300))
     assert find_echo("答：" + prompt[50:110] + "。", prompt) == prompt[50:110]
     assert find_echo("答：" + prompt[50:109] + "。", prompt) is None
-
-
-def test_another_turn_of_the_chat_is_an_echo() -> None:
     assert find_echo("不通过\nassistant\n通过", "") == "assistant"
 
 

@@ -38,17 +38,20 @@ ONE, TWO = "hf:m@float32", "hf:m@bfloat16"
 ENGINES = {ONE: entry(ONE, dtype="float32", torch="2.1"), TWO: entry(TWO, dtype="bfloat16", torch="2.1")}
 
 
-def test_the_same_ids_have_no_split_and_the_gaps_of_all_tokens() -> None:
+def test_the_first_differing_token_is_the_split_and_has_a_gap_of_its_own() -> None:
     compared = compare_generations(made([1, 2, 3], [-0.1, -0.2, -0.3]), made([1, 2, 3], [-0.1, -0.25, -0.3]))
     assert (compared.same_prompt, compared.split, compared.split_gap) == (True, None, None)
     assert compared.gaps == pytest.approx((0.0, 0.05, 0.0))
-
-
-def test_the_first_differing_token_is_the_split_and_has_a_gap_of_its_own() -> None:
     compared = compare_generations(made([1, 2, 3], [-0.1, -0.8, -5.0]), made([1, 4, 3], [-0.1, -0.9, -0.1]))
-    assert compared.split == 1
-    assert compared.gaps == (0.0,)
-    assert compared.split_gap == pytest.approx(0.1)
+    assert (compared.split, compared.gaps, compared.split_gap) == (1, (0.0,), pytest.approx(0.1))
+    compared = compare_generations(made([1, 2]), made([1, 3], [-0.1, -0.1]))  # without log-probabilities
+    assert (compared.split, compared.gaps, compared.split_gap) == (1, (), None)
+    pair = [made([1, 2], [-0.1, -0.2]), made([1], [-0.1])]  # one has ended
+    for ours, theirs in (pair, pair[::-1]):
+        compared = compare_generations(ours, theirs)
+        assert (compared.split, compared.split_gap) == (1, None)
+    for change in ({"prompt": "q"}, {"num_prompt_tokens": 8}):
+        assert not compare_generations(made([1]), made([1], **change)).same_prompt
 
 
 def test_engines_that_are_each_sure_of_another_token_are_far_apart() -> None:
@@ -68,23 +71,6 @@ def test_a_split_gap_never_exceeds_the_true_difference_of_the_engines(one: float
         gap = compare_generations(made([mine], [math.log(ours[mine])]), made([yours], [math.log(theirs[yours])])).split_gap
         assert gap is not None
         assert 0 <= gap <= max(abs(math.log(a) - math.log(b)) for a, b in zip(ours, theirs, strict=True)) + 1e-9
-
-
-@pytest.mark.parametrize("longer_first", [True, False])
-def test_where_one_has_ended_the_other_splits_without_a_gap(longer_first: bool) -> None:
-    pair = [made([1, 2], [-0.1, -0.2]), made([1], [-0.1])]
-    compared = compare_generations(*pair if longer_first else pair[::-1])
-    assert (compared.split, compared.split_gap) == (1, None)
-
-
-@pytest.mark.parametrize("change", [{"prompt": "q"}, {"num_prompt_tokens": 8}], ids=["text or picture", "tokens"])
-def test_another_prompt_is_noticed(change: dict[str, Any]) -> None:
-    assert not compare_generations(made([1]), made([1], **change)).same_prompt
-
-
-def test_without_log_probabilities_tokens_are_compared_all_the_same() -> None:
-    compared = compare_generations(made([1, 2]), made([1, 3], [-0.1, -0.1]))
-    assert (compared.split, compared.gaps, compared.split_gap) == (1, (), None)
 
 
 @given(st.lists(st.integers(0, 3), max_size=6), st.lists(st.integers(0, 3), max_size=6))
@@ -122,17 +108,12 @@ def test_of_three_engines_the_worst_other_one_counts() -> None:
     assert {engine: each["same_tokens"] for engine, each in metrics.items()} == {ONE: 0.0, TWO: 0.0, "vllm:m": 0.0}
 
 
-def test_a_failed_gate_can_name_the_settings_that_differ() -> None:
-    remarks = compare_engines({ONE: rows(made([1])), TWO: rows(made([1]))}, ENGINES).remarks
-    assert remarks[ONE] == "the engines differ in dtype (float32 / bfloat16)"
+def test_a_failed_gate_can_name_the_settings_that_differ_and_without_common_cases_there_are_no_metrics() -> None:
+    both = {ONE: rows(made([1])), TWO: rows(made([1]))}
+    assert compare_engines(both, ENGINES).remarks[ONE] == "the engines differ in dtype (float32 / bfloat16)"
     same = {ONE: ENGINES[ONE], TWO: {**ENGINES[ONE], "id": TWO}}
-    assert (
-        compare_engines({ONE: rows(made([1])), TWO: rows(made([1]))}, same).remarks[ONE] == "the engines differ in no setting that is known"
-    )
-
-
-def test_an_engine_without_common_cases_has_no_metrics() -> None:
-    assert compare_engines({ONE: rows(made([1])), TWO: []}, ENGINES).metrics == {}
+    assert compare_engines(both, same).remarks[ONE] == "the engines differ in no setting that is known"
+    assert compare_engines({**both, TWO: []}, ENGINES).metrics == {}
 
 
 def test_nested_settings_and_important_settings_of_one_engine_are_compared() -> None:

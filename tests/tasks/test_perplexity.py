@@ -50,30 +50,19 @@ def test_a_response_costs_what_its_tokens_cost():
     judged = perplexity.judge(scored("grün", None, -1.0, -3.0))
     sums = {"num_nats": 4.0, "num_tokens": 2.0, "num_bytes": 5.0}
     assert judged.scores == {"nats_per_token": 2.0, "worst_token": 3.0, "impossible": 0.0, **sums}
-
-
-def test_an_impossible_token_is_counted_and_has_no_numbers():
     scores = perplexity.judge(scored("ab", -1.0, -math.inf)).scores
     assert (scores["impossible"], scores["nats_per_token"], scores["num_nats"], scores["worst_token"]) == (1.0, None, None, None)
-
-
-def test_nothing_to_score_has_no_mean():
     assert perplexity.judge(scored("a", None)).scores["nats_per_token"] is None
 
 
-def test_perplexity_is_that_of_all_tokens_together():
+def test_perplexity_is_that_of_all_tokens_together_and_there_is_none_with_an_impossible_token():
     rows = [{"scores": perplexity.judge(scored("a" * size, *logprobs)).scores} for size, logprobs in ((4, [-1.0]), (12, [-3.0] * 3))]
     rows.append({"scores": {"impossible": 0.0}})  # a row that could not be judged has no numbers
-    assert perplexity.aggregate(rows) == {
-        "perplexity": pytest.approx(math.exp(10 / 4)),
-        "bits_per_byte": pytest.approx(10 / math.log(2) / 16),
-    }
+    together = {"perplexity": pytest.approx(math.exp(10 / 4)), "bits_per_byte": pytest.approx(10 / math.log(2) / 16)}
+    assert perplexity.aggregate(rows) == together
     assert perplexity.aggregate([]) == {}
-
-
-def test_one_impossible_token_leaves_no_perplexity_that_a_gate_could_pass():
-    rows = [{"scores": perplexity.judge(scored("ab", *logprobs)).scores} for logprobs in ([-1.0], [-1.0, -math.inf])]
-    assert perplexity.aggregate(rows) == {}
+    rows.append({"scores": perplexity.judge(scored("ab", -1.0, -math.inf)).scores})
+    assert perplexity.aggregate(rows) == {}  # so that a gate on it does not pass
 
 
 def test_photos_of_stage_a_are_asked_as_stage_a_asks_and_answered_by_their_reference():

@@ -135,11 +135,8 @@ def test_rows_are_read_back_as_they_were_written(rows: list[dict[str, object]]) 
     assert [loads(line) for line in lines if line] == rows
 
 
-def test_chinese_is_readable_and_a_lone_surrogate_is_escaped() -> None:
+def test_chinese_is_readable_a_lone_surrogate_escaped_and_a_line_named_by_its_number(tmp_path: Path) -> None:
     assert json_lines([{"a": "统计"}, {"a": "\ud800"}]) == b'{"a": "' + "统计".encode() + b'"}\n{"a": "\\ud800"}\n'
-
-
-def test_a_line_is_named_by_its_number_and_blank_ones_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes('{"a": "x\u2028y"}\n\n[1]'.encode())
     assert list(read_lines(path)) == [(f"{path}:1", {"a": "x\u2028y"}), (f"{path}:3", [1])]

@@ -38,7 +38,7 @@ def test_the_shipped_rows_load_and_can_be_asked() -> None:
     cases = tools.load_cases(SHIPPED)
     assert len(cases) == 12
     assert {case.tags["calls"] for case in cases} == {"one", "several", "none"}
-    assert [case.needs_call for case in cases if case.tags["calls"] == "none"] == [False] * 3
+    assert [case.reference for case in cases if case.tags["calls"] == "none"] == [[]] * 3
     assert all(tools.request(case).tools for case in cases)
 
 
@@ -58,9 +58,6 @@ def test_the_shipped_rows_load_and_can_be_asked() -> None:
 def test_the_error_names_the_line_of_a_wrong_row(tmp_path: Path, changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         tools.load_cases(write(tmp_path, row(**changes), known=[TOOL]))
-
-
-def test_a_tools_file_without_a_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tools.json does not hold a list of tools: tools must be a sequence"):
         tools.load_cases(write(tmp_path, row(), known={"f": TOOL}))
 
@@ -109,18 +106,11 @@ def test_the_expected_calls_themselves_are_right(expected: Any) -> None:
 
 
 def test_tables_count_calls_by_tool_and_by_error() -> None:
-    judged = [
-        tools.judge(said(("f", {"a": 1})), EXPECTED[:1]),
-        tools.judge(said(("g", {"a": 1})), EXPECTED[:1]),
-        tools.judge(said(("f", {"a": "1"})), EXPECTED[:1]),
-    ]
+    judged = [tools.judge(said(call), EXPECTED[:1]) for call in (("f", {"a": 1}), ("g", {"a": 1}), ("f", {"a": "1"}))]
     found = tools.tables([{"details": dict(each.details)} for each in judged])
     assert found["by tool"] == [
         {"tool": "f", "expected": 3, "made": 2, "right": 1, "precision": 0.5, "recall": 1 / 3},
         {"tool": "g", "expected": 0, "made": 1, "right": 0, "precision": 0.0, "recall": None},
     ]
     assert found["calls that cannot be executed"] == [{"error": "a: '1' is not of type 'integer'", "calls": 1}]
-
-
-def test_no_rows_give_no_tables() -> None:
     assert tools.tables([{"details": None}]) == {}

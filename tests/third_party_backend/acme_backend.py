@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from evalharness import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.api.hooks import GenerationPlugin, RowWatchers
+from evalharness.api.hooks import GenerationPlugin
 from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan
 from evalharness.backends.fake import FakeTokenizer
-from evalharness.backends.stops import StopStringWatcher
+from evalharness.backends.stops import RowEnd
 
 
 class AcmeBackend:
@@ -37,22 +37,16 @@ class AcmeBackend:
             yield self._complete(prompt, plugins)
 
     def _complete(self, prompt: Prompt, plugins: Sequence[GenerationPlugin]) -> Completion:
-        plan, ids, plugin = prompt.plan, [], None
-        stopped_by: Literal["id", "string", "plugin", "length"] = "length"
-        stop_strings = StopStringWatcher(self.tokenizer, plan.stop_strings, plan.skip_special_tokens)
-        watchers = RowWatchers(plugins, self.tokenizer, plan.stop_token_ids)
+        plan, ids, end = prompt.plan, [], None
+        row = RowEnd(plan, self.tokenizer, plugins)
         is_greedy = plan.temperature == 0 or plan.top_p < 1e-3
         model = random.Random(hashlib.sha256(f"{prompt.token_ids} {None if is_greedy else plan.seed}".encode()).digest())
-        while stopped_by == "length" and len(ids) < plan.max_new_tokens:
+        while end is None:
             is_end = model.random() < 0.02
             ids.append(self.eos_token_ids[0] if is_end else ord(model.choice("abcdef ghij,.统计")))
-            if ids[-1] in plan.stop_token_ids:
-                stopped_by = "id"
-            elif stop_strings.push(ids[-1]):
-                stopped_by = "string"
-            elif plugin := watchers.push(ids[-1]):
-                stopped_by = "plugin"
-        return Completion(prompt.index, tuple(ids), len(prompt.token_ids), stopped_by, stop_name=plugin)
+            end = row.push(ids[-1])
+        stopped_by, stop_name = end
+        return Completion(prompt.index, tuple(ids), len(prompt.token_ids), stopped_by, stop_name=stop_name)
 
     def describe(self) -> Mapping[str, Any]:
         return {"acme": "1.0", "dtype": "float32"}

@@ -34,10 +34,7 @@ def test_the_older_elements_are_read_with_their_span():
     assert (call.name, call.arguments) == ("search", {"query": "Python tutorials", "max_results": "5"})
     assert call.span == (17, len(LEGACY))
     assert call.raw_text == LEGACY[17:]
-
-
-def test_a_schema_makes_numbers_of_texts():
-    [call] = parse_tool_calls(LEGACY, [SEARCH]).executable
+    [call] = parse_tool_calls(LEGACY, [SEARCH]).executable  # a schema makes numbers of texts
     assert call.arguments == {"query": "Python tutorials", "max_results": 5}
 
 
@@ -54,6 +51,7 @@ def test_commas_and_equals_signs_in_texts_are_text():
 @pytest.mark.parametrize("tools", [[], [Tool("say")]], ids=["no tools", "another tool"])
 def test_a_call_of_no_tool_in_prose_is_prose(tools):
     assert parse_tool_calls("Use print(x) to see it.", tools).calls == ()
+    assert parse_tool_calls("a set {1,2}", tools).calls == ()
 
 
 def test_a_list_of_calls_is_read_as_python():
@@ -74,10 +72,6 @@ def test_one_broken_call_harms_no_other():
     assert "not JSON" in answer.failed[0].error
 
 
-def test_braces_in_prose_are_no_call():
-    assert parse_tool_calls("a set {1,2}").calls == ()
-
-
 def _qwen(value, closing="</parameter>\n</function>\n</tool_call>"):
     return f"<tool_call>\n<function=f>\n<parameter=n>\n5\n</parameter>\n<parameter=q>\n{value}\n{closing}"
 
@@ -85,12 +79,9 @@ def _qwen(value, closing="</parameter>\n</function>\n</tool_call>"):
 QWEN_TOOL = Tool("f", parameters={"type": "object", "properties": {"n": {"type": "integer"}, "q": {"type": "string"}}})
 
 
-def test_numbers_and_texts_are_told_apart_by_the_schema():
+def test_numbers_and_texts_are_told_apart_by_the_schema_and_a_text_that_is_no_integer_is_kept():
     [call] = parse_tool_calls(_qwen("123"), [QWEN_TOOL]).executable
     assert call.arguments == {"n": 5, "q": "123"}
-
-
-def test_a_text_that_is_no_integer_is_kept_and_told():
     tool = Tool("f", parameters={"type": "object", "properties": {"n": {"type": "integer"}, "q": {"type": "integer"}}})
     [call] = parse_tool_calls(_qwen("abc"), [tool]).failed
     assert call.arguments == {"n": 5, "q": "abc"}

@@ -50,28 +50,17 @@ def test_two_calls_are_found_by_the_form_that_is_asked_for_and_by_auto(format):
         assert [call.arguments for call in answer.calls] == ARGUMENTS[format]
 
 
+CONTENT = {"fenced_json": "Hi\n```json\n[, ]\n```", "pythonic": "", "llama_json": ";", "json": "Hi  and"}
+
+
 @pytest.mark.parametrize("format", TWO_CALLS)
-def test_spans_are_in_order_apart_and_hold_the_raw_text(format):
+def test_spans_are_in_order_apart_and_hold_the_raw_text_and_the_rest_is_the_content(format):
     text = TWO_CALLS[format]
-    first, second = parse_tool_calls(text).calls
+    answer = parse_tool_calls(text)
+    first, second = answer.calls
     assert first.span[0] < first.span[1] <= second.span[0] < second.span[1] <= len(text)
     assert [text[slice(*call.span)] for call in (first, second)] == [first.raw_text, second.raw_text]
-
-
-@pytest.mark.parametrize(
-    ("format", "content"),
-    [
-        ("hermes", "Hi"),
-        ("qwen_xml", "Hi"),
-        ("mistral", "Hi"),
-        ("anthropic", "Hi"),
-        ("invoke_xml", "Hi"),
-        ("pythonic", ""),
-        ("json", "Hi  and"),
-    ],
-)
-def test_what_stands_beside_calls_is_the_content(format, content):
-    assert parse_tool_calls(TWO_CALLS[format]).content == content
+    assert answer.content == CONTENT.get(format, "Hi")
 
 
 CUT_OFF = {
@@ -119,12 +108,8 @@ def test_missing_and_wrong_arguments_are_told():
     tool = Tool("f", parameters={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n", "m"]})
     [call] = parse_tool_calls('{"name": "f", "arguments": {"n": "five"}}', [tool]).failed
     assert call.error == "'m' is a required property; n: 'five' is not of type 'integer'"
-
-
-def test_json_texts_are_not_made_numbers():
-    tool = Tool("f", parameters={"type": "object", "properties": {"n": {"type": "integer"}}})
-    [call] = parse_tool_calls('{"name": "f", "arguments": {"n": "5"}}', [tool]).failed
-    assert call.arguments == {"n": "5"}
+    [call] = parse_tool_calls('{"name": "f", "arguments": {"n": "5", "m": 1}}', [tool]).failed
+    assert call.arguments == {"n": "5", "m": 1}  # texts of JSON are not made numbers
 
 
 @pytest.mark.parametrize(
@@ -158,19 +143,13 @@ def test_names_that_python_does_not_know_can_be_called_in_prose():
         ("get-weather", {"city": "Ulm", "days": 2}),
         ("say", {"text": "yes"}),
     ]
-
-
-def test_a_formula_in_a_call_is_no_literal():
-    [call] = parse_tool_calls("f(a=(1+2)*3, b=2)", [Tool("f")]).failed
+    [call] = parse_tool_calls("f(a=(1+2)*3, b=2)", [Tool("f")]).failed  # a formula is no literal
     assert call.arguments == {"b": 2}
 
 
-def test_an_unknown_form_is_refused_with_a_suggestion():
+def test_an_unknown_form_is_refused_with_a_suggestion_and_function_needs_tools():
     with pytest.raises(ConfigError, match=r"'herms' is unknown; did you mean 'hermes'\? Known: auto, hermes"):
         parse_tool_calls("", format="herms")
-
-
-def test_the_form_function_needs_tools():
     with pytest.raises(ConfigError, match="give the tools"):
         parse_tool_calls("f(x=1)", format="function")
 
@@ -232,14 +211,9 @@ def test_the_prompt_part_asks_for_what_is_read():
 
 
 def test_a_call_is_plain_json():
-    [call] = parse_tool_calls('{"name": "f", "arguments": {"a": [1]}}').calls
-    assert json.loads(json.dumps(call.to_json())) == {
-        "name": "f",
-        "arguments": {"a": [1]},
-        "raw_text": '{"name": "f", "arguments": {"a": [1]}}',
-        "span": [0, 38],
-        "error": None,
-    }
+    text = '{"name": "f", "arguments": {"a": [1]}}'
+    [call] = parse_tool_calls(text).calls
+    assert json.loads(json.dumps(call.to_json())) == {**json.loads(text), "raw_text": text, "span": [0, 38], "error": None}
 
 
 @pytest.mark.parametrize("length", range(4060, 4110, 7))

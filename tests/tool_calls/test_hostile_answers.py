@@ -11,50 +11,10 @@ from evalharness.tool_calls import FORMATS, parse_tool_calls
 from tests.growth import assert_linear
 
 TOOLS = (Tool("f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}}), Tool("get-it"))
-PIECES = [
-    "<tool_call>",
-    "</tool_call>",
-    "<function=f>",
-    "</function>",
-    "<parameter=a>",
-    "</parameter>",
-    "[TOOL_CALLS]",
-    "[ARGS]",
-    "<invoke>",
-    "</invoke>",
-    '<invoke name="f">',
-    '<parameter name="a">',
-    "<tool_name>f</tool_name>",
-    "<parameters>",
-    "</parameters>",
-    "```json\n",
-    "```",
-    '{"name": "f", "arguments": ',
-    '{"a": 1}',
-    "}",
-    "{",
-    "[",
-    "]",
-    "f(",
-    "a=1",
-    ")",
-    "get-it(",
-    ",",
-    '"',
-    "'",
-    "\\",
-    "\n",
-    " ",
-    "<think>",
-    "</think>",
-    "<|python_tag|>",
-    ";",
-    "\ud800",
-    "\x00",
-    "[f(a=1)]",
-    "<function_calls>",
-    "中",
-]
+PIECES = [*"}{[]),\"'\\\n ;中", "\ud800", "\x00", "```json\n", "```", "<think>", "</think>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]"]
+PIECES += ["<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=a>", "</parameter>", "<invoke>", "</invoke>"]
+PIECES += ['<invoke name="f">', '<parameter name="a">', "<tool_name>f</tool_name>", "<parameters>", "</parameters>", "<function_calls>"]
+PIECES += ['{"name": "f", "arguments": ', '{"a": 1}', "f(", "a=1", "get-it(", "[f(a=1)]"]
 TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=30).map("".join)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, domains_apart, was_judged
+from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, domains_apart
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED
 from evalharness.analysis.statistics.paired import LEVEL, PairedChange, detectable_difference, holm, paired_changes, smallest_p
 from evalharness.api.checks import excerpt, short_hash
@@ -41,11 +41,8 @@ class Coverage:
 
 def paired_cases(base: Sheet, candidate: Sheet) -> list[str]:
     """Return the cases that both sides judged, in the candidate's order."""
-    return [
-        case_id
-        for case_id, line in candidate.cases.items()
-        if was_judged(line) and case_id in base.cases and was_judged(base.cases[case_id])
-    ]
+    both = (case_id for case_id, line in candidate.cases.items() if line.was_judged and case_id in base.cases)
+    return [case_id for case_id in both if base.cases[case_id].was_judged]
 
 
 def coverage_of(base: Sheet, candidate: Sheet) -> Coverage:
@@ -58,7 +55,7 @@ def coverage_of(base: Sheet, candidate: Sheet) -> Coverage:
 def _unpaired(base: CaseLine | None, candidate: CaseLine | None) -> str | None:
     if base is None or candidate is None:
         return "only in the candidate" if base is None else "only in the base"
-    parts = [f"{line.outcome} in the {name}" for name, line in (("base", base), ("candidate", candidate)) if not was_judged(line)]
+    parts = [f"{line.outcome} in the {name}" for name, line in (("base", base), ("candidate", candidate)) if not line.was_judged]
     return " and ".join(parts) or None
 
 
@@ -286,16 +283,10 @@ class _Test(NamedTuple):
     seed: int
 
 
-def _metric_names(lines: Sequence[Pair], only: Collection[str]) -> list[str]:
-    """Return the scores that both sides have, counts left out: a higher count is neither better nor worse."""
-    names: dict[str, None] = {}
-    for base, candidate in lines:
-        names.update(dict.fromkeys(name for name in candidate.scores if name in base.scores and not name.startswith("num_")))
-    return [name for name in names if not only or name in only]
-
-
 def _changes(question: _Test, slice_key: str, slice_value: str, lines: Sequence[Pair]) -> Iterator[MetricChange]:
-    names = _metric_names(lines, question.only)
+    """Yield the change of each score that both sides have, counts left out: a higher count is neither better nor worse."""
+    both = dict.fromkeys(name for base, candidate in lines for name in candidate.scores if name in base.scores)
+    names = [name for name in both if not name.startswith("num_") and (not question.only or name in question.only)]
     before, after = ([[pair[side].scores.get(name, math.nan) for name in names] for pair in lines] for side in (0, 1))
     yield from _of_columns(question, (slice_key, slice_value), names, (before, after), lines)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from evalharness.analysis.gates import BUILT_IN_METRICS
+from evalharness.analysis.gates import BUILT_IN_METRICS, JUDGED
 from evalharness.analysis.statistics.overlap import Overlap
 from evalharness.runs.schema import Generation, Row, generations_of, mapping, text_of
 
@@ -20,7 +20,6 @@ TEXT_CHARS = 2000
 _DIGITS = 6  # scores are compared to so many decimals, as baselines keep them
 _SHORT_HASH = 8
 _NUM_COUNTS = 3
-_JUDGED = ("pass", "miss", "fail")
 _DOMAIN = "domain"
 
 
@@ -42,6 +41,11 @@ class CaseLine(NamedTuple):
     nodeid: str | None = None
     num_tokens: int | None = None
     """Tokens of all answers of the case; missing in baselines."""
+
+    @property
+    def was_judged(self) -> bool:
+        """Whether the case says something about the checkpoint."""
+        return self.outcome in JUDGED
 
 
 @dataclass
@@ -95,11 +99,6 @@ def domains_apart(lines: Iterable[CaseLine]) -> Callable[[CaseLine], CaseLine]:
     return apart
 
 
-def was_judged(line: CaseLine) -> bool:
-    """Return whether the case says something about the checkpoint: infrastructure failures and invalid cases are never scores."""
-    return line.outcome in _JUDGED
-
-
 def sheets_by_engine(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], Sheet]]:
     """Return the sheets of each engine by eval and test, in the order of their first rows; the last row of a case counts."""
     engines: dict[str, dict[tuple[str, str], Sheet]] = {}
@@ -117,7 +116,7 @@ def _line(row: Row) -> CaseLine:
     texts = [text_of(sample.get("text")) for sample in generations]
     outcome = text_of(row.get("outcome"))
     scores = {name: number for name, value in mapping(row.get("scores")).items() if (number := _number(value)) is not None}
-    if outcome in _JUDGED:
+    if outcome in JUDGED:
         rates = {name: float(BUILT_IN_METRICS[name].holds(row)) for name in RATES if BUILT_IN_METRICS[name].counts(row)}
         scores = {**rates, **{name: value for name, value in scores.items() if name not in RATES}}
     prompt = _prompt(row)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -53,10 +54,8 @@ def read_sides(path: Path) -> tuple[RunFile, list[Side]]:
     notes: list[str] = []
     run = read_run(path, notes)
     engines = sheets_by_engine(read_samples(path, notes))
-    sides = [_side(run, engine, sheets) for engine, sheets in engines.items()]
-    for side in sides:
-        side.source, side.notes = str(path), (*notes, *_unfinished(run))
-    return run, sides
+    all_notes = (*notes, *_unfinished(run))
+    return run, [replace(_side(run, engine, sheets), source=str(path), notes=all_notes) for engine, sheets in engines.items()]
 
 
 def _split(text: str) -> tuple[Path, str]:

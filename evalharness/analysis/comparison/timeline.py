@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evalharness.analysis.comparison.compare import CATEGORY, CATEGORY_METRIC, LOWER_IS_BETTER, MOST_VALUES, differences
-from evalharness.analysis.comparison.sheets import CaseLine, Side, domains_apart, was_judged
+from evalharness.analysis.comparison.sheets import CaseLine, Side, domains_apart
 from evalharness.analysis.comparison.sides import engine_entry, read_sides
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED
 from evalharness.analysis.statistics.paired import LEVEL, Mean, holm, means_by_place, paired_p
@@ -226,20 +226,23 @@ def timeline_of(track: Track, seed: int = DEFAULT_SEED) -> Timeline:
     curves: list[Curve] = []
     flips = {}
     for test in tests:
-        columns = _Columns(track, test)
-        curves += columns.curves(seed)
+        columns = _Columns(track, test, seed)
+        curves += columns.curves()
         flips[test] = tuple(columns.flips())
     return Timeline(track, tuple(curves), flips, seed)
 
 
 Lines = Mapping[str, CaseLine]
+Score = Callable[[CaseLine], float]
+Scores = Mapping[str, Score]
 
 
 class _Columns:
     """The judged cases of one test, by point."""
 
-    def __init__(self, track: Track, test: Test) -> None:
+    def __init__(self, track: Track, test: Test, seed: int) -> None:
         self.test = test
+        self.seed = seed
         self.points = track.points
         judged = [_judged(point, test) for point in track.points]
         apart = domains_apart(line for lines in judged for line in lines.values())
@@ -251,9 +254,9 @@ class _Columns:
         names = dict.fromkeys(name for lines in self.lines for line in lines.values() for name in line.scores)
         self.metrics = [name for name in names if not name.startswith("num_")]
 
-    def curves(self, seed: int) -> Iterator[Curve]:
-        scores: dict[str, Callable[[CaseLine], float]] = {name: _score(name) for name in self.metrics}
-        yield from self._of_slice("", "", {**scores, TOKENS: _tokens}, lambda line: True, seed)
+    def curves(self) -> Iterator[Curve]:
+        scores: Scores = {name: _score(name) for name in self.metrics}
+        yield from self._of_parts("", "", {**scores, TOKENS: _tokens}, self.lines)
         tags: dict[str, dict[str, None]] = defaultdict(dict)
         categories: dict[str, None] = {}
         for line in (line for lines in self.lines for line in lines.values()):
@@ -262,56 +265,37 @@ class _Columns:
             categories |= dict.fromkeys(line.marks)
         if len(categories) <= MOST_VALUES:
             for category in categories:
-                yield from self._of_category(category, seed)
+                mark: Scores = {CATEGORY_METRIC: _mark(category)}
+                yield from self._of_parts(CATEGORY, category, mark, self._with_category(category))
         for key, values in tags.items():
             if 1 < len(values) <= MOST_VALUES:
                 for value in values:
-                    yield from self._of_slice(key, value, scores, _has_tag(key, value), seed)
+                    parts = [{case_id: line for case_id, line in lines.items() if line.tags.get(key) == value} for lines in self.lines]
+                    yield from self._of_parts(key, value, scores, parts)
 
-    def _of_category(self, category: str, seed: int) -> Iterator[Curve]:
-        """Yield the curve over cases with the category in any prediction or reference; a checkpoint where it is in neither scores 1."""
+    def _with_category(self, category: str) -> list[Lines]:
+        """Return the cases with the category in any prediction or reference; none of a checkpoint without any categories."""
         case_ids = {case_id for lines in self.lines for case_id, line in lines.items() if category in line.marks}
-        has_marks = [any(line.marks for line in lines.values()) for lines in self.lines]
-        parts = [
-            {case_id: line for case_id, line in lines.items() if case_id in case_ids} if has else {}
-            for lines, has in zip(self.lines, has_marks, strict=True)
-        ]
-        yield from self._of_parts(CATEGORY, category, {CATEGORY_METRIC: lambda line: line.marks.get(category, 1.0)}, parts, seed)
+        marked = (lines if any(line.marks for line in lines.values()) else {} for lines in self.lines)
+        return [{case_id: line for case_id, line in lines.items() if case_id in case_ids} for lines in marked]
 
-    def _of_slice(
-        self,
-        key: str,
-        value: str,
-        scores: Mapping[str, Callable[[CaseLine], float]],
-        belongs: Callable[[CaseLine], bool],
-        seed: int,
-    ) -> Iterator[Curve]:
-        parts = [{case_id: line for case_id, line in lines.items() if belongs(line)} for lines in self.lines]
-        yield from self._of_parts(key, value, scores, parts, seed)
-
-    def _of_parts(
-        self, key: str, value: str, scores: Mapping[str, Callable[[CaseLine], float]], parts: Sequence[Lines], seed: int
-    ) -> Iterator[Curve]:
+    def _of_parts(self, key: str, value: str, scores: Scores, parts: Sequence[Lines]) -> Iterator[Curve]:
         rows = [[[score(line) for score in scores.values()] for line in part.values()] for part in parts]
         groups = [[line.group for line in part.values()] for part in parts]
-        for column, (metric, values) in enumerate(zip(scores, means_by_place(rows, groups, len(scores), seed=seed), strict=True)):
+        for (metric, score), values in zip(scores.items(), means_by_place(rows, groups, len(scores), seed=self.seed), strict=True):
             if values:
-                by_case = [
-                    {case_id: row[column] for case_id, row in zip(part, part_rows, strict=True)}
-                    for part, part_rows in zip(parts, rows, strict=True)
-                ]
                 direction = self.directions.get(metric, "higher")
-                best = self._best(values, direction, by_case, parts)
+                best = self._best(values, direction, score, parts)
                 yield Curve(*self.test, key, value, metric, direction, tuple(values), best)
 
-    def _best(self, values: Sequence[Mean], direction: str, scores: Sequence[Mapping[str, float]], parts: Sequence[Lines]) -> Best | None:
+    def _best(self, values: Sequence[Mean], direction: str, score: Score, parts: Sequence[Lines]) -> Best | None:
         fair = [value for value in values if not self.points[value.place].asked_otherwise]
         if direction == "none" or len(fair) < 2:
             return None
         sign = 1 if direction == "higher" else -1
         best = max(fair, key=lambda value: (sign * value.mean, -value.place))
         others = [value.place for value in fair if value.place != best.place]
-        p_values = holm([_paired_p(scores[best.place], scores[other], parts[best.place]) for other in others]).p_values
+        p_values = holm([_paired_p(parts[best.place], parts[other], score) for other in others]).p_values
         alike = tuple(other for other, p in zip(others, p_values, strict=True) if not p <= LEVEL)
         return Best(best.place, alike, len(others))
 
@@ -322,37 +306,33 @@ class _Columns:
             seen: dict[str, tuple[int, float]] = {}
             for place in fair:
                 line = self.lines[place].get(case_id)
-                if line is None:
-                    continue
-                for metric in self.metrics:
-                    now = line.scores.get(metric)
-                    if now is None:
-                        continue
-                    before = seen.get(metric)
-                    if before is not None and before[1] != now:
-                        yield Flip(case_id, metric, before[0], place, before[1], now)
-                    seen[metric] = place, now
+                scores = {} if line is None else line.scores
+                for metric in filter(scores.__contains__, self.metrics):
+                    before, was = seen.get(metric, (place, scores[metric]))
+                    if was != scores[metric]:
+                        yield Flip(case_id, metric, before, place, was, scores[metric])
+                    seen[metric] = place, scores[metric]
 
 
 def _judged(point: Point, test: Test) -> Lines:
     sheet = point.side.sheets.get(test)
-    return {} if sheet is None else {case_id: line for case_id, line in sheet.cases.items() if was_judged(line)}
+    return {} if sheet is None else {case_id: line for case_id, line in sheet.cases.items() if line.was_judged}
 
 
-def _score(name: str) -> Callable[[CaseLine], float]:
+def _score(name: str) -> Score:
     return lambda line: line.scores.get(name, math.nan)
+
+
+def _mark(category: str) -> Score:
+    return lambda line: line.marks.get(category, 1.0)  # neither predicted nor in the reference: right
 
 
 def _tokens(line: CaseLine) -> float:
     return math.nan if line.num_tokens is None else float(line.num_tokens)
 
 
-def _has_tag(key: str, value: str) -> Callable[[CaseLine], bool]:
-    return lambda line: line.tags.get(key) == value
-
-
-def _paired_p(best: Mapping[str, float], other: Mapping[str, float], lines: Lines) -> float:
+def _paired_p(best: Lines, other: Lines, score: Score) -> float:
     """Return the p value of the paired test of two checkpoints on the cases that both have."""
-    differences = {case_id: best[case_id] - other.get(case_id, math.nan) for case_id in best}
-    both = [case_id for case_id, difference in differences.items() if difference == difference]
-    return paired_p([differences[case_id] for case_id in both], [lines[case_id].group for case_id in both])
+    pairs = [(score(line) - score(other[case_id]), line.group) for case_id, line in best.items() if case_id in other]
+    known = [pair for pair in pairs if not math.isnan(pair[0])]
+    return paired_p([difference for difference, _ in known], [group for _, group in known])

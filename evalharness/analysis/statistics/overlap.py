@@ -50,6 +50,16 @@ class Overlap:
         precision, recall = self.precision(0.0), self.recall(0.0)
         return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
+    def ratios(self, empty: Empty) -> dict[str, float | Empty]:
+        """Return precision, recall and f1 by name."""
+        return {"precision": self.precision(empty), "recall": self.recall(empty), "f1": self.f1(empty)}
+
+    def cells(self, hit: str) -> dict[str, float | None]:
+        """Return counts and ratios as the columns of a table; `hit` is the title of the right ones among the references."""
+        num_hit = self.num_hit if self.num_reference_hit is None else self.num_reference_hit
+        counts = {"reference": self.num_reference, "predicted": self.num_predicted, hit: num_hit}
+        return {**counts, "precision": self.precision(None), "recall": self.recall(None), "F1": self.f1(None)}
+
 
 def macro_and_min(overlaps: Mapping[Category, Overlap]) -> dict[str, float]:
     """Return `category_macro_f1`, the mean over all categories with a reference, and `category_min_f1`; {} without any reference.

@@ -22,16 +22,7 @@ from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import nothing_ran
 from evalharness.api.scoring import ResponseLogits, ResponseScores
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import (
-    BackendOutput,
-    Capabilities,
-    Prompt,
-    SamplingPlan,
-    check_prompt_ids,
-    check_stop_ids,
-    describe_error,
-    failure_of,
-)
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, describe_error, failure_of
 from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf._transformers import transformers
 from evalharness.backends.hf.batching import (
@@ -48,6 +39,7 @@ from evalharness.backends.hf.sampling import EXTRA_OPTIONS, Grammars, check_extr
 from evalharness.backends.hf.scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model
 from evalharness.backends.hf.shared_model import SharedModel
 from evalharness.backends.hf.weights import HfWeights
+from evalharness.backends.stops import check_stop_ids
 from evalharness.checkpoints.adapter import Adapter, adapter_of
 from evalharness.checkpoints.architecture import LoadedFolder
 
@@ -94,13 +86,21 @@ class HfBackend:
     ) -> None:
         self._shared = shared
         self._computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode if shared is None else shared.sampling
-        self._settings = loaded.settings
-        self.vocab_size = int(loaded.model.get_input_embeddings().num_embeddings)
+        model = loaded.model
+        self._settings: Mapping[str, Any] = {
+            "variant": "text" if loaded.processor is None else "vlm",
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "device": str(model.device),
+            "device_map": loaded.device_map,
+            "attn_implementation": getattr(model.config, "_attn_implementation", None),
+            **({"quantization": loaded.quantization} if shared is None else {}),
+        }
+        self.vocab_size = int(model.get_input_embeddings().num_embeddings)
         """How many tokens the model knows."""
         self._take_companions(loaded.tokenizer, loaded.processor, loaded.eos_token_ids)
-        self.max_model_len = loaded.max_model_len
+        self.max_model_len: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.capabilities = Capabilities(
-            supports_vlm=loaded.variant == "vlm",
+            supports_vlm=loaded.processor is not None,
             supports_hf_hooks=True,
             supports_token_watchers=True,
             supports_token_bans=True,
@@ -115,11 +115,10 @@ class HfBackend:
             extra_options=EXTRA_OPTIONS,
             vocab_size=self.vocab_size,
         )
-        self.batch_sizes = BatchSizes(loaded.model, self.vocab_size)
+        self.batch_sizes = BatchSizes(model, self.vocab_size)
         """How large batches are; its bounds may be set."""
-        is_shared = shared is not None
         self.weights = HfWeights(
-            loaded.model, config, preprocess, folder, adapter, self.batch_sizes, self._take_companions, is_shared=is_shared
+            model, config, preprocess, folder, adapter, self.batch_sizes, self._take_companions, is_shared=shared is not None
         )
 
     def _take_companions(self, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:
@@ -168,12 +167,7 @@ class HfBackend:
                 self.check_plan(group[0].plan)
                 is_given = group[0].response_ids is not None
                 runs: Runner = ScoringRunner(self.weights.model, runner.should_stop, self._computing) if is_given else runner
-                if group[0].has_images:
-                    yield from self._run_image_prompts(group, runs)
-                else:
-                    rows, refused = _sort_out(group, self._text_row, runs)
-                    yield from refused
-                    yield from self._run_rows(rows, runs)
+                yield from self._run_prompts(group, runs)
 
     def response_logprobs(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseScores:
         """Return the scores of the prompts' responses as tensors; see `TensorBackend`."""
@@ -188,7 +182,7 @@ class HfBackend:
         made, refused = {}, {}
         for one in prompts:
             try:
-                made[one.index] = self._image_row(one) if one.has_images else self._text_row(one)
+                made[one.index] = self._row(one)
             except RequestError as error:
                 refused[one.index] = error
         if refused:
@@ -211,25 +205,16 @@ class HfBackend:
         if plan.pad_token_id is not None and plan.pad_token_id >= self.vocab_size:
             raise ConfigError(f"options.pad_token_id is {plan.pad_token_id}; the vocabulary ends at {self.vocab_size - 1}")
 
-    def _text_row(self, prompt: Prompt) -> Row:
-        return self._checked(Row(prompt, prompt.token_ids))
-
-    def _image_row(self, prompt: Prompt) -> Row:
-        if self.processor is None:
-            raise RequestError("this checkpoint takes text only, but the prompt has images")
-        return self._checked(row_with_images(prompt, self.processor))
-
-    def _checked(self, row: Row) -> Row:
-        """Return the row; raise `RequestError` for one that must not run."""
-        if row.prompt.response_ids is not None:
-            return row_to_score(row, self.vocab_size, self.max_model_len)
-        check_prompt_ids(row.token_ids, self.vocab_size)
-        row.prompt.plan.check_prompt_tokens(len(row.token_ids), self.max_model_len)
+    def _row(self, prompt: Prompt) -> Row:
+        if not prompt.has_images:
+            return row_to_score(Row(prompt, prompt.token_ids))
+        row = row_to_score(row_with_images(prompt, self.processor))
+        prompt.check_length(len(row.token_ids), self.max_model_len)
         return row
 
-    def _run_image_prompts(self, prompts: list[Prompt], runner: Runner) -> Iterator[BackendOutput]:
-        """Open the images of one batch at a time; lengths are estimates until then."""
-        per_image = largest_image_tokens(self.processor) if self.processor is not None else 0
+    def _run_prompts(self, prompts: list[Prompt], runner: Runner) -> Iterator[BackendOutput]:
+        """Open the images of one batch at a time; lengths with images are estimates until then."""
+        per_image = largest_image_tokens(self.processor) if prompts[0].has_images else 0
         placeholder = getattr(self.processor, "image_token_id", None)
 
         def estimate(prompt: Prompt) -> int:
@@ -239,7 +224,7 @@ class HfBackend:
         prompts.sort(key=estimate)
         while prompts:
             batch = self.batch_sizes.take(prompts, estimate, prompts, self.weights.model.device)
-            rows, refused = _sort_out(batch, self._image_row, runner)
+            rows, refused = _sort_out(batch, self._row, runner)
             yield from refused
             yield from self._run_rows(rows, runner)
 

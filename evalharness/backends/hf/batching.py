@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import itertools
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import torch
 
 from evalharness.backends.base import Prompt, SamplingPlan
@@ -130,11 +130,8 @@ def available_bytes(device: torch.device) -> int:
 
 
 def _available_ram_bytes() -> int:
-    """Return what the kernel can still give, the container's limit included; 4 GiB where neither is known."""
-    amounts = []
-    with contextlib.suppress(OSError):  # not Linux
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        amounts += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    """Return what the kernel can still give, the container's limit included."""
+    amounts = [psutil.virtual_memory().available]
     for limit_path, used_path in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
         try:
             limit = int((Path("/sys/fs/cgroup") / limit_path).read_text())
@@ -142,7 +139,7 @@ def _available_ram_bytes() -> int:
         except (OSError, ValueError):  # no such file in this version of cgroups, or "max": no limit
             continue
         amounts.append(max(limit - used, 0))
-    return min(amounts, default=4 * 1024**3)
+    return min(amounts)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

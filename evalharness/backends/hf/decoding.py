@@ -10,16 +10,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from evalharness.api.errors import BackendError, ImageError
-from evalharness.api.hooks import GenerationPlugin, RowWatchers
-from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan, failure_of
+from evalharness.api.hooks import GenerationPlugin
+from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan, StoppedBy, failure_of
 from evalharness.backends.hf._transformers import grows_freely, takes_dynamic_cache, transformers
 from evalharness.backends.hf.sampling import Grammars, TokenBans, processors_for
-from evalharness.backends.stops import StopStringWatcher, trim_at_stop_id
+from evalharness.backends.stops import RowEnd, trim_at_stop_id
 
 _LOOK_EVERY = 8
 """Steps from one count of finished rows to the next: on a GPU each makes the host wait."""
@@ -34,10 +34,10 @@ class StopRequested(BaseException):
 
 
 class RowEnds(transformers.StoppingCriteria):
-    """Ends each row by itself at a stop string or at a plugin's wish, and remembers after how many tokens.
+    """Ends each row by itself at a stop string or at a plugin's wish.
 
-    `by_plugin` also says which plugin it was. `should_stop` is asked in every step; `StopRequested` then ends the batch.
-    Where `rows_may_leave`, all rows are said to end once enough are finished: the batch is to go on without these.
+    `ended`: after how many tokens, by what, and the plugin's name. `should_stop` is asked in every step; `StopRequested` then ends the
+    batch. Where `rows_may_leave`, all rows are said to end once enough are finished: the batch is to go on without these.
     """
 
     def __init__(
@@ -51,18 +51,13 @@ class RowEnds(transformers.StoppingCriteria):
         *,
         rows_may_leave: bool = False,
     ) -> None:
-        self.by_string: dict[int, int] = {}
-        self.by_plugin: dict[int, tuple[int, str]] = {}
+        self.ended: dict[int, tuple[int, StoppedBy, str | None]] = {}
         self._should_stop = should_stop
         self._width = width
         self._stop_ids = frozenset(plan.stop_token_ids)
         self._criteria = [(plugin.name, each) for plugin in plugins for each in plugin.hf_stopping_criteria([width] * num_rows)]
-        self._strings = {
-            row: StopStringWatcher(tokenizer, plan.stop_strings, plan.skip_special_tokens)
-            for row in range(num_rows if plan.stop_strings else 0)
-        }
-        is_watched = any(plugin.watches_tokens for plugin in plugins)
-        self._watchers = {row: RowWatchers(plugins, tokenizer, plan.stop_token_ids) for row in range(num_rows if is_watched else 0)}
+        is_watched = bool(plan.stop_strings) or any(plugin.watches_tokens for plugin in plugins)
+        self._going = {row: RowEnd(plan, tokenizer, plugins) for row in range(num_rows if is_watched else 0)}
         # A plugin's own criteria count rows from the start of the batch.
         self._may_leave = rows_may_leave and not self._criteria and num_rows > 1
         self._num_rows = num_rows
@@ -74,7 +69,7 @@ class RowEnds(transformers.StoppingCriteria):
         num_new = input_ids.shape[1] - self._width
         if self._should_stop():
             raise StopRequested
-        if self._strings or self._watchers:
+        if self._going:
             self._watch(input_ids[:, -1].tolist(), num_new)
         ended = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
         for name, criterion in self._criteria:
@@ -82,23 +77,19 @@ class RowEnds(transformers.StoppingCriteria):
             ended = ended | wishes
             for row, has_ended in enumerate(wishes.tolist()):
                 if has_ended:
-                    self.by_plugin.setdefault(row, (num_new, name))
-        for rows in (self.by_string, self.by_plugin):
-            if rows:
-                ended[list(rows)] = True
+                    self.ended.setdefault(row, (num_new, "plugin", name))
+        if self.ended:
+            ended[list(self.ended)] = True
         if self._may_leave and num_new - self._num_looked >= _LOOK_EVERY and self._some_should_leave(input_ids, num_new):
             return torch.ones_like(ended)
         return ended
 
     def _watch(self, newest: Sequence[int], num_new: int) -> None:
-        for row in {*self._strings, *self._watchers}:
-            if row in self._strings and self._strings[row].push(newest[row]):
-                self.by_string[row] = num_new
-            if row in self._watchers and (name := self._watchers[row].push(newest[row])) is not None:
-                self.by_plugin[row] = (num_new, name)
-            if row in self.by_string or row in self.by_plugin or newest[row] in self._stop_ids:
-                self._strings.pop(row, None)  # what follows is padding
-                self._watchers.pop(row, None)
+        for row, watched in list(self._going.items()):
+            if (end := watched.push(newest[row])) is not None:
+                del self._going[row]  # what follows is padding
+                if end[0] in ("string", "plugin"):
+                    self.ended.setdefault(row, (num_new, *end))
 
     def _some_should_leave(self, input_ids: torch.Tensor, num_new: int) -> bool:
         latest = input_ids[:, self._width + self._num_looked :].tolist()
@@ -113,13 +104,12 @@ class RowEnds(transformers.StoppingCriteria):
 
     def ended_rows(self) -> set[int]:
         """Return the rows that had ended when they were last counted."""
-        return {*self._ended_by_id, *self.by_string, *self.by_plugin}
+        return {*self._ended_by_id, *self.ended}
 
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these rows alone, none of which has ended."""
-        self._strings = {new: self._strings[old] for new, old in enumerate(rows) if old in self._strings}
-        self._watchers = {new: self._watchers[old] for new, old in enumerate(rows) if old in self._watchers}
-        self.by_string, self.by_plugin = {}, {}
+        self._going = {new: self._going[old] for new, old in enumerate(rows) if old in self._going}
+        self.ended = {}
         self._ended_by_id = set()
         self._first_end = None
         self._num_rows = len(rows)
@@ -196,7 +186,7 @@ class _Batch:
         prompt_lengths = [self._width] * len(rows)
         from_plugins = [processor for plugin in plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
         banning = [plugin for plugin in plugins if plugin.bans_tokens]
-        bans = [TokenBans(banning, tokenizer, len(rows))] if banning else []
+        bans = [TokenBans(banning, tokenizer, grammars.vocab_size, len(rows))] if banning else []
         prompts = [row.token_ids for row in rows]
         self._processors, self._raw = processors_for(
             plan,
@@ -256,7 +246,7 @@ class _Batch:
             _output(
                 self.rows[row],
                 new_ids[i],
-                (self._ends.by_string.get(row), self._ends.by_plugin.get(row)),
+                self._ends.ended.get(row),
                 (logprobs[i], entropies[i]),
                 broken_at[i],
             )
@@ -309,24 +299,16 @@ def collate(rows: Sequence[Row], pad_id: int, device: torch.device, dtype: torch
 def _output(
     row: Row,
     new_ids: Sequence[int],
-    ends: tuple[int | None, tuple[int, str] | None],
+    end: tuple[int, StoppedBy, str | None] | None,
     numbers: tuple[Sequence[float] | None, Sequence[float] | None],
     broken_at: int,
 ) -> BackendOutput:
-    by_string, (by_plugin, name) = ends[0], ends[1] or (None, None)
-    budget = min(end for end in (by_string, by_plugin, len(new_ids)) if end is not None)
-    token_ids, found_id = trim_at_stop_id(new_ids[:budget], row.prompt.plan.stop_token_ids)
+    token_ids, found_id = trim_at_stop_id(new_ids[: end[0] if end is not None else None], row.prompt.plan.stop_token_ids)
     num_tokens = len(token_ids)
     if broken_at < num_tokens:
         problem = BackendError(f"the model gave no usable scores (NaN, infinite, or every token banned) at token {broken_at}")
         return row.prompt.index, failure_of(problem)
-    stopped_by: Literal["id", "string", "plugin", "length"] = "length"
-    if found_id:
-        stopped_by = "id"
-    elif by_string == num_tokens:
-        stopped_by = "string"
-    elif by_plugin == num_tokens:
-        stopped_by = "plugin"
+    stopped_by, stop_name = ("id", None) if found_id else (end[1], end[2]) if end is not None else ("length", None)
     return Completion(
         index=row.prompt.index,
         token_ids=token_ids,
@@ -335,18 +317,15 @@ def _output(
         logprobs=tuple(numbers[0][:num_tokens]) if numbers[0] is not None else None,
         entropies=tuple(numbers[1][:num_tokens]) if numbers[1] is not None else None,
         image_grids=row.image_grids,
-        stop_name=name if stopped_by == "plugin" else None,
+        stop_name=stop_name,
     )
 
 
 def row_with_images(prompt: Prompt, processor: Any) -> Row:
-    """Return the prompt's row; raises `ImageError` when images cannot be used or do not match the placeholders."""
+    """Return the prompt's row; raises `ImageError` when images cannot be used."""
     assert prompt.load_images is not None
     images = prompt.load_images()
     image_token_id = processor.image_token_id
-    num_placeholders = prompt.token_ids.count(image_token_id)
-    if num_placeholders != len(images):
-        raise ImageError(f"the prompt has {num_placeholders} image placeholders but {len(images)} images; there must be one image for each")
     if not images:
         return Row(prompt, prompt.token_ids)
     try:

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError
-from evalharness.api.options import ModelLoadConfig, Variant, VlmPreprocessOptions
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.checkpoint_reading import (
     checkpoint_errors,
     checkpoint_source,
     declared_variant,
-    end_of_sequence_ids,
     first_line,
-    load_tokenizer_and_processor,
-    pixel_budget,
+    read_companions,
     resolve_dtype_name,
 )
 from evalharness.backends.hf._transformers import transformers
@@ -35,16 +33,14 @@ from evalharness.checkpoints.info import quantization_at
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A checkpoint in memory, ready to generate."""
+    """A checkpoint in memory, ready to generate; `device_map` and `quantization` are plain JSON."""
 
     model: Any
     tokenizer: Any
     processor: Any
-    variant: Variant
     eos_token_ids: tuple[int, ...]
-    max_model_len: int | None
-    settings: Mapping[str, Any]
-    """Plain JSON facts: the settings in force."""
+    device_map: Any = None
+    quantization: Any = None
 
 
 def resolve_device(device: str | None) -> torch.device:
@@ -78,8 +74,7 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
     model = _load_model(config, model_config, is_vision, dtype, device)
     device_map = getattr(model, "hf_device_map", config.device_map) if device is None else None
     device_map = json.loads(json.dumps(device_map, default=str))  # plain, for run.json
-    loaded = _loaded(model, tokenizer, processor, eos_token_ids, device_map)
-    return replace(loaded, settings={**loaded.settings, "quantization": quantization_at(config.model_name_or_path)})
+    return LoadedCheckpoint(model, tokenizer, processor, eos_token_ids, device_map, quantization_at(config.model_name_or_path))
 
 
 def shared_checkpoint(shared: SharedModel, tokenizer: Any, processor: Any) -> LoadedCheckpoint:
@@ -87,33 +82,7 @@ def shared_checkpoint(shared: SharedModel, tokenizer: Any, processor: Any) -> Lo
     tokenizer = tokenizer if tokenizer is not None else getattr(processor, "tokenizer", None)
     if tokenizer is None:
         raise ConfigError("a shared model needs its tokenizer, or the processor that holds it")
-    return _loaded(shared.model, tokenizer, processor, shared.eos_token_ids(tokenizer), None)
-
-
-def _loaded(model: Any, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...], device_map: Any) -> LoadedCheckpoint:
-    variant: Variant = "text" if processor is None else "vlm"
-    return LoadedCheckpoint(
-        model=model,
-        tokenizer=tokenizer,
-        processor=processor,
-        variant=variant,
-        eos_token_ids=eos_token_ids,
-        max_model_len=getattr(model.config.get_text_config(), "max_position_embeddings", None),
-        settings={
-            "variant": variant,
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "device": str(model.device),
-            "device_map": device_map,
-            "attn_implementation": getattr(model.config, "_attn_implementation", None),
-            "pixel_budget": None if processor is None else pixel_budget(processor.image_processor),
-        },
-    )
-
-
-def read_companions(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> tuple[Any, Any | None, tuple[int, ...]]:
-    """Return what belongs to a checkpoint beside its model: tokenizer, processor (None for text), EOS ids."""
-    tokenizer, processor = load_tokenizer_and_processor(config, preprocess)
-    return tokenizer, processor, end_of_sequence_ids(config.model_name_or_path, tokenizer)
+    return LoadedCheckpoint(shared.model, tokenizer, processor, shared.eos_token_ids(tokenizer))
 
 
 def _load_model(config: ModelLoadConfig, model_config: Any, is_vision: bool, dtype: str, device: torch.device | None) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -34,15 +34,13 @@ class RawScores(transformers.LogitsProcessor):
 
     NEVER = 2**31 - 1
 
-    def __init__(
-        self, num_rows: int, device: torch.device, keep_logprobs: bool, *, are_processed: bool = False, keep_entropies: bool = False
-    ) -> None:
+    def __init__(self, num_rows: int, device: torch.device, plan: SamplingPlan) -> None:
         self.broken_at = torch.full((num_rows,), self.NEVER, dtype=torch.int64, device=device)
         self.logprobs: list[torch.Tensor] = []
         self.entropies: list[torch.Tensor] = []
-        self._keep_raw = keep_logprobs and not are_processed
-        self._keep_processed = keep_logprobs and are_processed
-        self._keep_entropies = keep_entropies
+        self._keep_raw = plan.logprobs and plan.logprobs_kind == "raw"
+        self._keep_processed = plan.logprobs and plan.logprobs_kind == "processed"
+        self._keep_entropies = plan.entropies
         self._num_steps = 0
         self._kept: torch.Tensor | None = None  # (rows, vocab)
 
@@ -108,40 +106,59 @@ class RepetitionPenalty(transformers.LogitsProcessor):
             self._seen = self._seen[rows]
 
 
-class NoRepeatNgrams(transformers.LogitsProcessor):
-    """Bans each token that would complete an n-gram its row (prompt included, padding not) already has."""
+class _ByRow(transformers.LogitsProcessor):
+    """Changes each row's scores by a state of that row alone, which is told the row's new tokens."""
 
-    def __init__(self, size: int, prompts: Sequence[Sequence[int]]) -> None:
-        self._size = size
-        self._rows = [list(prompt) for prompt in prompts]
-        self._next: list[dict[tuple[int, ...], set[int]]] = [{} for _ in prompts]
-        for row in range(len(self._rows)):
-            for end in range(size, len(self._rows[row]) + 1):
-                self._remember(row, end)
+    def __init__(self, states: Sequence[Any]) -> None:
+        self._states = list(states)
         self._is_first = True
-
-    def _remember(self, row: int, end: int) -> None:
-        *prefix, token_id = self._rows[row][end - self._size : end]
-        self._next[row].setdefault(tuple(prefix), set()).add(token_id)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if not self._is_first:
-            for row, token_id in enumerate(input_ids[:, -1].tolist()):
-                self._rows[row].append(token_id)
-                if len(self._rows[row]) >= self._size:
-                    self._remember(row, len(self._rows[row]))
+            for state, token_id in zip(self._states, input_ids[:, -1].tolist(), strict=True):
+                state.push(token_id)
         self._is_first = False
-        scores = scores.clone()
-        for row, ids in enumerate(self._rows):
-            prefix = tuple(ids[len(ids) - self._size + 1 :])
-            if banned := self._next[row].get(prefix):
-                scores[row, list(banned)] = -torch.inf
+        return self.change(scores)
+
+    def change(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return the scores (rows, vocab) that the states leave: by default those of the tokens that they ban become impossible."""
+        banned = [sorted(state.banned()) for state in self._states]
+        if any(banned):
+            scores = scores.clone()
+            for row, token_ids in enumerate(banned):
+                scores[row, token_ids] = -torch.inf
         return scores
 
     def keep_rows(self, rows: torch.Tensor) -> None:
         """Go on with these rows alone."""
-        self._rows = [self._rows[row] for row in rows.tolist()]
-        self._next = [self._next[row] for row in rows.tolist()]
+        self._states = [self._states[row] for row in rows.tolist()]
+
+
+class NoRepeatNgrams(_ByRow):
+    """Bans each token that would complete an n-gram its row (prompt included, padding not) already has."""
+
+    def __init__(self, size: int, prompts: Sequence[Sequence[int]]) -> None:
+        super().__init__([_Ngrams(size, prompt) for prompt in prompts])
+
+
+class _Ngrams:
+    def __init__(self, size: int, token_ids: Sequence[int]) -> None:
+        self._size = size
+        self._ids: list[int] = []
+        self._next: dict[tuple[int, ...], set[int]] = {}
+        for token_id in token_ids:
+            self.push(token_id)
+
+    def push(self, token_id: int) -> None:
+        if len(self._ids) >= self._size - 1:
+            self._next.setdefault(self._prefix(), set()).add(token_id)
+        self._ids.append(token_id)
+
+    def _prefix(self) -> tuple[int, ...]:
+        return tuple(self._ids[len(self._ids) - self._size + 1 :])
+
+    def banned(self) -> Iterable[int]:
+        return self._next.get(self._prefix(), ())
 
 
 class _WithoutPadding(transformers.LogitsProcessor):
@@ -160,35 +177,23 @@ class _WithoutPadding(transformers.LogitsProcessor):
         self._num_padding = tuple(self._num_padding[row] for row in rows.tolist())
 
 
-class TokenBans(transformers.LogitsProcessor):
+class TokenBans(_ByRow):
     """Bans what each row's plugins ban, told by that row's new tokens alone."""
 
-    def __init__(self, plugins: Sequence[GenerationPlugin], tokenizer: Any, num_rows: int) -> None:
-        self._plugins = tuple(plugins)
-        self._tokenizer = tokenizer
-        self._num_rows = num_rows
-        self._rows: list[list[TokenBan]] | None = None
+    def __init__(self, plugins: Sequence[GenerationPlugin], tokenizer: Any, vocab_size: int, num_rows: int) -> None:
+        super().__init__([_Bans([plugin.plugin.ban(tokenizer, vocab_size) for plugin in plugins]) for _ in range(num_rows)])
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if self._rows is None:
-            vocab_size = scores.shape[-1]
-            self._rows = [[plugin.plugin.ban(self._tokenizer, vocab_size) for plugin in self._plugins] for _ in range(self._num_rows)]
-        else:
-            for token_id, bans in zip(input_ids[:, -1].tolist(), self._rows, strict=True):
-                for ban in bans:
-                    ban.push(token_id)
-        banned = [sorted({token_id for ban in bans for token_id in ban.banned()}) for bans in self._rows]
-        if any(banned):
-            scores = scores.clone()
-            for row, token_ids in enumerate(banned):
-                scores[row, token_ids] = -torch.inf
-        return scores
 
-    def keep_rows(self, rows: torch.Tensor) -> None:
-        """Go on with these rows alone."""
-        self._num_rows = len(rows)
-        if self._rows is not None:
-            self._rows = [self._rows[row] for row in rows.tolist()]
+class _Bans:
+    def __init__(self, bans: Sequence[TokenBan]) -> None:
+        self._bans = bans
+
+    def push(self, token_id: int) -> None:
+        for ban in self._bans:
+            ban.push(token_id)
+
+    def banned(self) -> Iterable[int]:
+        return {token_id for ban in self._bans for token_id in ban.banned()}
 
 
 class TokenPicker(transformers.LogitsProcessor):
@@ -261,7 +266,7 @@ def processors_for(
     extra = dict(plan.extra)
     num_rows, width = attention_mask.shape
     device = attention_mask.device
-    raw = RawScores(num_rows, device, plan.logprobs, are_processed=plan.logprobs_kind == "processed", keep_entropies=plan.entropies)
+    raw = RawScores(num_rows, device, plan)
     processors: list[Any] = [raw]
     if plan.repetition_penalty != 1.0:
         processors.append(RepetitionPenalty(plan.repetition_penalty, attention_mask))
@@ -314,10 +319,8 @@ generated.
 
 
 def check_extras(plan: SamplingPlan, vocab_size: int) -> None:
-    """Raise `UnsupportedOption` for an unknown extra and `ConfigError` for a value that transformers would misread."""
+    """Raise `ConfigError` for a value that transformers would misread."""
     for name, value in plan.extra:
-        if name not in _EXTRAS:
-            raise UnsupportedOption(f"backend 'hf' cannot honour options.{name}; it knows the extras {', '.join(sorted(_EXTRAS))}")
         wanted, is_legal = _EXTRAS[name]
         if not is_legal(value):
             raise ConfigError(f"options.{name} must be {wanted}, got {value!r}")
@@ -336,7 +339,7 @@ class Grammars:
     """Compiled grammars of one tokenizer, the last that were asked for kept; `vocab_size`: how many scores the model gives."""
 
     def __init__(self, tokenizer: Any, vocab_size: int) -> None:
-        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._tokenizer, self.vocab_size = tokenizer, vocab_size
         self._compiler: Any = None
         self._compiled: OrderedDict[StructuredOutput, Any] = OrderedDict()
 
@@ -372,7 +375,7 @@ class Grammars:
                 "leave it out and check it in the test, or use --backend vllm"
             )
         if self._compiler is None:
-            self._compiler = _compiler(self._tokenizer, self._vocab_size)
+            self._compiler = _compiler(self._tokenizer, self.vocab_size)
         make: dict[str, Callable[[], Any]] = {
             "json_schema": lambda: self._compiler.compile_json_schema(json.dumps(structured.json_schema)),
             "regex": lambda: self._compiler.compile_regex(structured.regex),
@@ -395,58 +398,45 @@ def _compiler(tokenizer: Any, vocab_size: int) -> Any:
     return xgrammar.GrammarCompiler(info, max_threads=min(8, torch.get_num_threads()), cache_enabled=False)
 
 
-class HeldToGrammar(transformers.LogitsProcessor):
+class HeldToGrammar(_ByRow):
     """Leaves only tokens possible that a row's grammar allows next; `stop_token_ids` only where the text is complete."""
 
     def __init__(self, compiled: Any, stop_token_ids: Sequence[int], num_rows: int) -> None:
         import xgrammar
 
         self._xgrammar = xgrammar
-        self._matchers = [xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(stop_token_ids)) for _ in range(num_rows)]
-        self._has_ended = [False] * num_rows
-        self._is_first = True
+        stop_ids = list(stop_token_ids)
+        super().__init__([_Matching(xgrammar.GrammarMatcher(compiled, override_stop_tokens=stop_ids)) for _ in range(num_rows)])
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if not self._is_first:
-            for row, token_id in enumerate(input_ids[:, -1].tolist()):
-                # What a row that has ended by a stop string or its cap is given is padding, which no grammar allows.
-                if not self._has_ended[row]:
-                    matcher = self._matchers[row]
-                    self._has_ended[row] = not matcher.accept_token(token_id) or matcher.is_terminated()
-        self._is_first = False
-        mask = self._xgrammar.allocate_token_bitmask(len(self._matchers), scores.shape[-1])  # all allowed
-        for row, matcher in enumerate(self._matchers):
-            if not self._has_ended[row]:
-                matcher.fill_next_token_bitmask(mask, row)
+    def change(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return the scores (rows, vocab) with what the grammars forbid impossible."""
+        mask = self._xgrammar.allocate_token_bitmask(len(self._states), scores.shape[-1])  # all allowed
+        for row, state in enumerate(self._states):
+            if not state.has_ended:
+                state.matcher.fill_next_token_bitmask(mask, row)
         self._xgrammar.apply_token_bitmask_inplace(scores, mask.to(scores.device))
         return scores
 
-    def keep_rows(self, rows: torch.Tensor) -> None:
-        """Go on with these rows alone."""
-        self._matchers = [self._matchers[row] for row in rows.tolist()]
-        self._has_ended = [self._has_ended[row] for row in rows.tolist()]
+
+class _Matching:
+    def __init__(self, matcher: Any) -> None:
+        self.matcher, self.has_ended = matcher, False
+
+    def push(self, token_id: int) -> None:
+        # What a row that has ended by a stop string or its cap is given is padding, which no grammar allows.
+        if not self.has_ended:
+            self.has_ended = not self.matcher.accept_token(token_id) or self.matcher.is_terminated()
 
 
-class HeldToThinkingBudget(transformers.LogitsProcessor):
-    """Writes the mark that ends a thought where a row's budget is used up."""
+class HeldToThinkingBudget(_ByRow):
+    """Writes the mark that ends a thought where the budget of a row, a `ThinkingRow`, is used up."""
 
-    def __init__(self, rows: Sequence[ThinkingRow]) -> None:
-        self._rows = list(rows)
-        self._is_first = True
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if not self._is_first:
-            for row, token_id in zip(self._rows, input_ids[:, -1].tolist(), strict=True):
-                row.push(token_id)
-        self._is_first = False
-        forced = {position: row.forced for position, row in enumerate(self._rows) if row.forced is not None}
+    def change(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return the scores (rows, vocab) with nothing but the forced tokens possible."""
+        forced = {position: state.forced for position, state in enumerate(self._states) if state.forced is not None}
         if forced:
             scores = scores.clone()
             for position, token_id in forced.items():
                 scores[position] = -torch.inf
                 scores[position, token_id] = 0.0
         return scores
-
-    def keep_rows(self, rows: torch.Tensor) -> None:
-        """Go on with these rows alone."""
-        self._rows = [self._rows[row] for row in rows.tolist()]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from evalharness.api.errors import BackendError, CapabilityError, PromptTooLong, RequestError
+from evalharness.api.errors import BackendError, CapabilityError
 from evalharness.api.scoring import ResponseLogits, ResponseScores
 from evalharness.backends.base import BackendOutput, Completion, SamplingPlan, describe_error, failure_of
 from evalharness.backends.hf.batching import is_out_of_memory
@@ -22,21 +22,11 @@ from evalharness.backends.hf.decoding import Row, collate
 from evalharness.backends.hf.sampling import entropies_of, warpers_for
 
 
-def row_to_score(row: Row, vocab_size: int, max_model_len: int | None) -> Row:
-    """Return the row with its response behind it; `RequestError` for ids that no embedding has, `PromptTooLong`."""
-    response = row.prompt.response_ids
-    assert response is not None
-    token_ids = row.token_ids + response
-    if max(token_ids, default=0) >= vocab_size:
-        raise RequestError(f"there is token id {max(token_ids)}; the model's vocabulary ends at {vocab_size - 1}")
-    row.prompt.plan.check_prompt_tokens(len(row.token_ids))
-    if max_model_len is not None and len(token_ids) > max_model_len:
-        raise PromptTooLong(
-            f"prompt ({len(row.token_ids)} tokens) + response ({len(response)} tokens) exceed the context of {max_model_len} tokens; "
-            "shorten one of them"
-        )
+def row_to_score(row: Row) -> Row:
+    """Return the row with its response behind it."""
+    response = row.prompt.response_ids or ()
     per_token = {name: (*values, *(0,) * len(response)) for name, values in row.per_token.items()}  # text, whatever the prompt has
-    return replace(row, token_ids=token_ids, per_token=per_token)
+    return replace(row, token_ids=row.token_ids + response, per_token=per_token)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import tempfile
-import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ import torch
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, MissingDependency
 from evalharness.api.installing import missing_package
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.backends.base import LiveChange, WeightReport, describe_error
+from evalharness.backends.base import WeightReport, describe_error
 from evalharness.backends.hf.batching import BatchSizes, release_memory
-from evalharness.backends.hf.loading import read_companions
 from evalharness.backends.hf.shared_model import stamp_of
-from evalharness.backends.weight_sources import adapter_at, check_checkpoint, given_adapter, holds_adapter, pair_tensors, refuse_unmatched
-from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of, read_adapter
+from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, pair_tensors, refuse_unmatched
+from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of
 from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference
 from evalharness.checkpoints.weights import base_shapes, find_weights
 
@@ -246,23 +244,21 @@ class SleepingWeights:
         return values
 
 
+@dataclass(frozen=True)
 class _Piece:
     """One piece of memory: its values, or where they begin in the file."""
 
-    def __init__(self, device: torch.device, num_bytes: int, values: torch.Tensor | None, start: int) -> None:
-        self.device, self.num_bytes, self.values, self.start = device, num_bytes, values, start
+    device: torch.device
+    num_bytes: int
+    values: torch.Tensor | None
+    start: int
 
 
-_ALL: frozenset[LiveChange] = frozenset({"checkpoint", "adapter", "tensors", "sleep"})
 _SHARED = "the model is shared with its trainer, who changes it; there is nothing to bring here"
 
 
-class HfWeights:
-    """The weights of a transformers model in memory, and the known facts about their source.
-
-    `on_load` is called with the tokenizer, the processor and the EOS ids of each checkpoint that has taken the place of the first.
-    `is_shared`: the model is a trainer's, who alone changes it.
-    """
+class HfWeights(LoadedWeights):
+    """The weights of a transformers model in memory. `is_shared`: the model is a trainer's, who alone changes it."""
 
     def __init__(
         self,
@@ -272,46 +268,42 @@ class HfWeights:
         folder: LoadedFolder,
         adapter: Adapter | None,
         batch_sizes: BatchSizes,
-        on_load: Callable[[Any, Any, tuple[int, ...]], None],
+        on_load: TakeCompanions,
         *,
         is_shared: bool,
     ) -> None:
+        super().__init__(config, preprocess, folder, adapter, on_load)
         self.model: Any = model
         """The torch module, None once closed."""
-        self._config, self._preprocess, self._folder = config, preprocess, folder
         self._batch_sizes = batch_sizes
-        self._on_load = weakref.WeakMethod(on_load)  # a backend that nobody holds any more frees its model at once
         self.is_shared = is_shared
-        self.changes, self.why_not = (frozenset[LiveChange](), dict.fromkeys(_ALL, _SHARED)) if is_shared else (_ALL, {})
+        if is_shared:
+            self.changes, self.why_not = frozenset(), dict.fromkeys(self.changes, _SHARED)
         self.broken: str | None = None
         """Why the device can do nothing more."""
         self._is_as_loaded = True  # the base is the folder's, no tensor of it was given since
         self._between: str | None = None  # why the weights are of two kinds
         self._sleeping: SleepingWeights | None = None
-        self._adapter_source = config.adapter_path
         self._adapted = HfAdapter(model, adapter) if adapter is not None else None
         self._own_stamp = self.stamp()  # after our own changes: a different stamp means training
-
-    def adapter_facts(self) -> Mapping[str, Any] | None:
-        """Return plain JSON facts about the adapter in force, None where there is none."""
-        return {**self._adapted.adapter.to_json(), "path": self._adapter_source} if self._adapted is not None else None
 
     def stamp(self) -> Hashable | None:
         """Return a value that changes with each change of the weights, by anyone; None when they are gone."""
         return stamp_of(self.model) if self.model is not None else None
 
-    def _require_open(self) -> None:
+    def require_usable(self) -> None:
+        """Raise unless the weights are there and all of one kind."""
+        self.require_changeable(whole=False)
+
+    def require_changeable(self, *, whole: bool) -> None:
+        """Raise unless the weights are there and, where not the whole is to change, all of one kind."""
         if self.model is None:
             raise BackendError("backend 'hf' is closed; make a new one")
         if self.broken is not None:
             raise BackendError(f"backend 'hf' cannot go on after: {self.broken}")
         if self._sleeping is not None:
             raise CapabilityError("backend 'hf' sleeps, its weights are put away; wake the engine first (engine.weights.wake())")
-
-    def require_usable(self) -> None:
-        """Raise unless the weights are there and all of one kind."""
-        self._require_open()
-        if self._between is not None:
+        if self._between is not None and not whole:
             raise BackendError(
                 f"a change of weights broke off, they are of two kinds: {self._between}; load a checkpoint (engine.weights.reload)"
             )
@@ -333,94 +325,51 @@ class HfWeights:
         """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do."""
         if self.is_shared:
             return "the model is a trainer's"
-        self._require_open()
+        self.require_changeable(whole=True)
         return None if self._keeps_base(config) else self._why_not_load(config)
 
     def _keeps_base(self, config: ModelLoadConfig) -> bool:
-        is_same = config.model_name_or_path == self._config.model_name_or_path
+        is_same = config.model_name_or_path == self.config.model_name_or_path
         untouched = self._is_as_loaded and self._between is None and self._own_stamp == self.stamp()
-        return is_same and untouched and not self._folder.has_changed()
+        return is_same and untouched and not self.folder.has_changed()
 
     def _why_not_load(self, config: ModelLoadConfig) -> str | None:
         other = Path(config.model_name_or_path)
-        difference = architecture_difference(self._folder, other, dtype_matters=(config.torch_dtype or "").lower() == "auto")
+        difference = architecture_difference(self.folder, other, dtype_matters=(config.torch_dtype or "").lower() == "auto")
         return difference or why_not_in_place(self.model, other)
 
-    def swap(self, config: ModelLoadConfig) -> None:
-        """Copy another checkpoint's weights into the model; its tokenizer, processor and EOS ids are read anew."""
-        problem = self.why_not_swap(config)
-        if problem is not None:
-            raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
-        if self._keeps_base(config):
-            adapter = adapter_at(config.adapter_path, self._folder.weight_shapes()) if config.adapter_path is not None else None
-            self._put_adapter(adapter, config.adapter_path)
-            self._config = config
-        else:
+    def _swap(self, config: ModelLoadConfig) -> None:
+        if not self._keeps_base(config):
             self._load(config)
+        elif config.adapter_path is not None:
+            self.load_adapter(config.adapter_path)
+        else:
+            self._put(None, None)
+        self.config = config
         self._batch_sizes.num_halvings = 0  # of this checkpoint
 
-    def reload(self, path: str, adapter_path: str | None) -> WeightReport:
-        """Read a checkpoint's folder anew, whatever was loaded from it before."""
-        self._require_open()
-        config = replace(self._config, model_name_or_path=path, adapter_path=adapter_path)
-        check_checkpoint(path, self._folder, lambda _: self._why_not_load(config))
-        num_loaded = self._load(config)
-        return WeightReport(path, num_loaded, adapter=self.adapter_facts())
-
-    def _load(self, config: ModelLoadConfig) -> int:
-        """Load base and adapter; whatever can be refused is refused before anything is touched. Return the number of tensors."""
-        folder = LoadedFolder.read(Path(config.model_name_or_path))
-        adapter = read_adapter(Path(config.adapter_path), folder.weight_shapes()) if config.adapter_path is not None else None
-        companions = read_companions(config, self._preprocess)
+    def _write_checkpoint(self, folder: LoadedFolder, adapter: Adapter | None) -> int:
         with self._changing():
             self._take_adapter_off()
             num_loaded = load_in_place(self.model, folder.path)
             if adapter is not None:
                 self._adapted = HfAdapter(self.model, adapter)
-        on_load = self._on_load()
-        assert on_load is not None  # weights are reached through their backend
-        on_load(*companions)
-        self._config, self._folder, self._is_as_loaded, self._adapter_source = config, folder, True, config.adapter_path
+        self._is_as_loaded = True
         return num_loaded
 
-    def load_adapter(self, path: str) -> WeightReport:
-        """Put an adapter on the base that is in memory."""
-        self.require_usable()
-        adapter = adapter_at(path, self._folder.weight_shapes())
-        self._put_adapter(adapter, path)
-        return WeightReport(path, adapter.num_tensors, adapter=self.adapter_facts())
-
-    def unload_adapter(self) -> WeightReport:
-        """Take the adapter off."""
-        self.require_usable()
-        if self._adapted is None:
-            raise CapabilityError("there is no adapter to take off")
-        self._put_adapter(None, None)
-        return WeightReport(self._config.model_name_or_path, 0)
-
-    def _put_adapter(self, adapter: Adapter | None, source: str | None) -> None:
+    def _write_adapter(self, adapter: Adapter | None) -> int:
         with self._changing():
             if adapter is None or self._adapted is None or not self._adapted.refill(adapter):
                 self._take_adapter_off()
                 self._adapted = HfAdapter(self.model, adapter) if adapter is not None else None
-        self._adapter_source = source
+        return 0
 
     def _take_adapter_off(self) -> None:
         if self._adapted is not None:
             self._adapted.remove()
             self._adapted = None
 
-    def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
-        """Copy a trainer's tensors into the model, or put its adapter on."""
-        if holds_adapter(tensors):
-            self.require_usable()
-            loaded = self._adapted.adapter if self._adapted is not None else None
-            with given_adapter(tensors, adapter_config, loaded, self._folder.weight_shapes(), strict=strict) as (adapter, left):
-                self._put_adapter(adapter, "tensors")
-            return WeightReport("tensors", adapter.num_tensors, not_matched=left, adapter=self.adapter_facts())
-        self._require_open()
-        if self._adapted is not None:
-            raise CapabilityError("an adapter is loaded, which would be added to these weights as well; call unload_adapter() first")
+    def _write_tensors(self, tensors: Mapping[str, Any], *, strict: bool) -> WeightReport:
         if getattr(self.model, "is_quantized", False):
             raise CapabilityError(
                 "the loaded weights are quantized; a trainer's cannot be put in their place, start anew on a saved checkpoint"

@@ -13,12 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from evalharness.api.errors import BackendError, RequestError, UnsupportedOption
-from evalharness.api.hooks import GenerationPlugin, RowWatchers
+from evalharness.api.errors import BackendError, UnsupportedOption
+from evalharness.api.hooks import GenerationPlugin
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import (
     BackendOutput,
@@ -26,15 +26,12 @@ from evalharness.backends.base import (
     Completion,
     Prompt,
     SamplingPlan,
-    check_limits,
-    check_prompt_ids,
-    check_stop_ids,
+    StoppedBy,
     failure_of,
-    preflight,
 )
 from evalharness.backends.checkpoint_reading import first_line
 from evalharness.backends.max.loading import load_model, max_facts, why_not_in_max
-from evalharness.backends.stops import StopStringWatcher
+from evalharness.backends.stops import RowEnd, check_stop_ids
 
 
 def max_seed(seed: int) -> int:
@@ -63,12 +60,7 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int) -> Any:
     """
     from max.pipelines.context import SamplingParams
 
-    check_limits(plan, "MAX")
-    extra = dict(EXTRA_OPTIONS)
-    for name, value in plan.extra:
-        if name not in EXTRA_OPTIONS:
-            raise UnsupportedOption(f"option {name!r} cannot be honoured by the max backend; it knows: {', '.join(sorted(EXTRA_OPTIONS))}")
-        extra[name] = EXTRA_OPTIONS[name] if value is None else value
+    extra = {**EXTRA_OPTIONS, **{name: value for name, value in plan.extra if value is not None}}
     if extra["min_new_tokens"] > plan.max_new_tokens:
         raise UnsupportedOption(f"option min_new_tokens={extra['min_new_tokens']} is more than max_new_tokens, {plan.max_new_tokens}")
     if not _stop_ids(plan, vocab_size):
@@ -126,9 +118,7 @@ class MaxRow:
             sampling_params=params,
             vocab_size=vocab_size,
         )
-        self._stop_ids = frozenset(plan.stop_token_ids)
-        self._strings = StopStringWatcher(tokenizer, plan.stop_strings, plan.skip_special_tokens) if plan.stop_strings else None
-        self._watchers = RowWatchers(watching, tokenizer, plan.stop_token_ids) if watching else None
+        self._end = RowEnd(plan, tokenizer, watching)
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
         self._entropies: list[float] = []
@@ -148,16 +138,9 @@ class MaxRow:
             logprob, entropy = self._scores.logprob_and_entropy(token_id)
             self._logprobs.append(logprob)
             self._entropies.append(entropy)
-        by_string = self._strings is not None and self._strings.push(token_id)
-        by_plugin = self._watchers.push(token_id) if self._watchers is not None else None
-        if token_id in self._stop_ids:
-            return self._completion("id")
-        if by_string:
-            return self._completion("string")
-        if by_plugin is not None:
-            return self._completion("plugin", by_plugin)
-        if len(self._token_ids) == self.prompt.plan.max_new_tokens:
-            return self._completion("length")
+        end = self._end.push(token_id)
+        if end is not None:
+            return self._completion(*end)
         if output.is_done:
             return self._failure(f"MAX ended the row with {output.final_status.value!r}, where nothing was to end it")
         return None
@@ -165,7 +148,7 @@ class MaxRow:
     def _failure(self, problem: str) -> BackendOutput:
         return self.prompt.index, failure_of(BackendError(problem))
 
-    def _completion(self, stopped_by: Literal["id", "string", "plugin", "length"], stop_name: str | None = None) -> Completion:
+    def _completion(self, stopped_by: StoppedBy, stop_name: str | None) -> Completion:
         return Completion(
             index=self.prompt.index,
             token_ids=tuple(self._token_ids),
@@ -220,7 +203,6 @@ class MaxBackend:
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`."""
-        preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
         return self._generate(prompts, [plugin for plugin in plugins if plugin.watches_tokens], should_stop)
 
     def _generate(
@@ -268,18 +250,9 @@ class MaxBackend:
     def _row(self, prompt: Prompt, watching: Sequence[GenerationPlugin]) -> MaxRow | BackendOutput:
         """Return the prompt's row, or why it cannot run: whatever happens while one is made ready concerns that one alone."""
         try:
-            self._check(prompt)
             return MaxRow(prompt, watching, self.tokenizer, vocab_size=self._vocab_size)
-        except RequestError as error:
-            return prompt.index, failure_of(error)
         except Exception as error:  # MAX's own, of what it makes of the prompt, or a plugin's
             return prompt.index, failure_of(BackendError(f"MAX cannot begin this prompt: {type(error).__name__}: {first_line(error)}"))
-
-    def _check(self, prompt: Prompt) -> None:
-        if prompt.has_images:
-            raise RequestError("this checkpoint takes text only, but the prompt has images")
-        check_prompt_ids(prompt.token_ids, self._vocab_size)
-        prompt.plan.check_prompt_tokens(len(prompt.token_ids), self.max_model_len)
 
     def _step(self, batch: _Batch, rows: Sequence[MaxRow], waiting: _Waiting) -> Iterator[BackendOutput]:
         """Yield what one step of these rows finishes. A step that fails is tried again row by row, each alone and from its start."""

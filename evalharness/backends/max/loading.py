@@ -16,13 +16,7 @@ from typing import Any
 
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, MissingDependency
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.backends.checkpoint_reading import (
-    declared_variant,
-    end_of_sequence_ids,
-    first_line,
-    load_tokenizer_and_processor,
-    resolve_dtype_name,
-)
+from evalharness.backends.checkpoint_reading import declared_variant, first_line, read_companions, resolve_dtype_name
 from evalharness.backends.torchvision_cpu import register_missing_operators
 from evalharness.checkpoints.weights import read_json
 
@@ -59,7 +53,7 @@ def load_model(config: ModelLoadConfig, preprocess: VlmPreprocessOptions, max_mo
     problem = why_not_in_max(Path(config.model_name_or_path), device)
     if problem is not None:
         raise CheckpointError(f"{config.model_name_or_path} cannot run on backend 'max': {problem}")
-    tokenizer, _ = load_tokenizer_and_processor(config, preprocess)
+    tokenizer, _, eos_token_ids = read_companions(config, preprocess)
     context = _checked_context(config.model_name_or_path, max_model_len)
     prefill = max(_PREFILL_TOKENS, context or 0)
     try:
@@ -78,7 +72,7 @@ def load_model(config: ModelLoadConfig, preprocess: VlmPreprocessOptions, max_mo
         raise CheckpointError(f"MAX does not take {config.model_name_or_path}: {first_line(error)}") from error
     except Exception as error:  # of its compiler, or of memory
         raise BackendError(f"MAX could not start on {config.model_name_or_path}: {first_line(error)}") from error
-    return LoadedModel(model, tokenizer, end_of_sequence_ids(config.model_name_or_path, tokenizer), device, dtype, prefill)
+    return LoadedModel(model, tokenizer, eos_token_ids, device, dtype, prefill)
 
 
 def _require_installed() -> None:

@@ -9,6 +9,7 @@ request is an error.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,13 +23,13 @@ from evalharness.api.errors import BackendError, CheckpointError, ConfigError, R
 from evalharness.api.hooks import GenerationPlugin
 from evalharness.api.options import ModelLoadConfig, ServerOptions, VlmPreprocessOptions
 from evalharness.api.redaction import API_KEY
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, check_stop_ids, failure_of, preflight
-from evalharness.backends.checkpoint_reading import declared_vocab_size, end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, failure_of
+from evalharness.backends.checkpoint_reading import declared_vocab_size, read_companions
 from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
-from evalharness.backends.openai.payload import chat_body, check_plan, completion_body, completion_of, completion_of_response, scoring_body
+from evalharness.backends.openai.payload import RequestWriter, completion_of, completion_of_response, scoring_body
 from evalharness.backends.openai.weights import ServerAdapters, ServerWeights
-from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
+from evalharness.checkpoints.adapter import adapter_of, fingerprint_adapter, is_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 from evalharness.checkpoints.weights import find_weights, fingerprint_weights
 
@@ -139,9 +140,7 @@ class OpenAIBackend:
             raise ConfigError("backend 'openai' cannot set a pixel budget: it is the server's; start it with one, or leave the option out")
         if config.device is not None:
             raise ConfigError(f"backend 'openai' runs nothing on a device of this machine ({config.device}); leave --device out")
-        self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
-        self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
-        self._adapters: ServerAdapters | None = None
+        self._take_companions(*read_companions(config, preprocess))
         self._concurrency = server_options.concurrency
         self._ids_refused = False
         self._vocab_size = declared_vocab_size(config.model_name_or_path, self.tokenizer)
@@ -152,11 +151,25 @@ class OpenAIBackend:
             timeout_s=server_options.request_timeout_s,
             max_attempts=server_options.max_attempts,
         )
-        try:
-            self._start(config, preprocess, server_options)
-        except BaseException:
-            self.close()
-            raise
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._client.close)
+            served = find_model(self._client, server_options.served_model)
+            check_weights(served, config, self._client.url)
+            self._model, self.max_model_len = served.name, served.max_model_len
+            way = self._flavour.adapters if not served.is_adapter else None
+            adapter_dir = Path(server_options.adapter_dir) if server_options.adapter_dir is not None else None
+            self._adapters = ServerAdapters(self._client, way, served.name, adapter_dir, self._listed)
+            undo.callback(self._adapters.close)
+            if config.adapter_path is not None and way is None and server_options.served_model is None:
+                raise ConfigError(
+                    f"server {self._flavour_name!r} cannot be told to load adapter {config.adapter_path}; start it with that adapter and "
+                    "name it with --served-model"
+                )
+            if way is not None and (adapter := adapter_of(config)) is not None:
+                self._adapters.load(adapter)
+            undo.pop_all()
+        folder = LoadedFolder.read(Path(config.model_name_or_path))
+        self.weights = ServerWeights(self._client, self._flavour_name, config, preprocess, folder, self._adapters, self._take_companions)
         self.capabilities = Capabilities(
             supports_vlm=self.processor is not None,  # what the served model takes, only the server knows
             supports_logprobs=self._flavour.token_ids,
@@ -167,44 +180,21 @@ class OpenAIBackend:
             vocab_size=self._vocab_size,
         )
 
-    def _start(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, server_options: ServerOptions) -> None:
-        """Find the model, and bring the adapter if there is one to bring."""
-        served = find_model(self._client, server_options.served_model)
-        check_weights(served, config, self._client.url)
-        self.max_model_len: int | None = served.max_model_len
-        way = self._flavour.adapters if not served.is_adapter else None
-        self._model = served.name
-        adapter_dir = Path(server_options.adapter_dir) if server_options.adapter_dir is not None else None
-        folder = LoadedFolder.read(Path(config.model_name_or_path))
-        if way is not None:
-            self._adapters = ServerAdapters(self._client, way, served.name, adapter_dir, self._listed)
-            if config.adapter_path is not None:
-                self._adapters.load(Path(config.adapter_path), folder.weight_shapes())
-        elif config.adapter_path is not None and server_options.served_model is None:
-            raise ConfigError(
-                f"server {self._flavour_name!r} cannot be told to load adapter {config.adapter_path}; start it with that adapter and "
-                "name it with --served-model"
-            )
-
-        self.weights = ServerWeights(self._client, self._flavour_name, config, preprocess, folder, self._adapters, self._take_companions)
-
     def _take_companions(self, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:
         self.tokenizer, self.processor, self.eos_token_ids = tokenizer, processor, eos_token_ids
+        self._writer = RequestWriter(self._flavour_name, tokenizer, eos_token_ids)
 
     def _listed(self) -> frozenset[str]:
         return frozenset(model.name for model in listed_models(self._client))
 
     def check_plan(self, plan: SamplingPlan) -> None:
         """Raise `ConfigError` (`UnsupportedOption`) for a plan that cannot be honoured."""
-        if self._flavour.stop_ids:
-            check_stop_ids(plan, vocab_size=len(self.tokenizer), eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
-        check_plan(plan, self._flavour, self._flavour_name, tokenizer=self.tokenizer, eos_token_ids=self.eos_token_ids)
+        self._writer.check_plan(plan)
 
     def generate(
         self, prompts: Iterable[Prompt], *, plugins: Sequence[GenerationPlugin] = (), should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`. One failure takes no other along."""
-        preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
         self.weights.require_usable()
         return self._generate(iter(prompts), should_stop)
 
@@ -238,18 +228,14 @@ class OpenAIBackend:
             yield prompt.index, failure_of(error, "asking the server")
 
     def _submit(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done, *, as_text: bool) -> None:
-        common: dict[str, Any] = {"tokenizer": self.tokenizer, "eos_token_ids": self.eos_token_ids}
-        model, fields = (self._adapters.model, self._adapters.fields) if self._adapters is not None else (self._model, {})
+        path, model = "/v1/completions", self._adapters.model
         if prompt.response_ids is not None:
-            has_adapter = self._adapters is not None and self._adapters.adapter is not None
-            path, body = "/v1/completions", scoring_body(prompt, model, has_adapter=has_adapter)
+            body = scoring_body(prompt, model, has_adapter=self._adapters.adapter is not None)
         elif prompt.load_images is not None and prompt.chat is not None:
-            path = "/v1/chat/completions"
-            body = chat_body(prompt, prompt.chat, prompt.load_images(), self._flavour, model, **common)
+            path, body = "/v1/chat/completions", self._writer.chat_body(prompt, prompt.chat, prompt.load_images(), model)
         else:
-            path = "/v1/completions"
-            body = completion_body(prompt, self._flavour, model, as_text=as_text, **common)
-        future = self._client.submit(path, {**body, **fields})
+            body = self._writer.completion_body(prompt, model, as_text=as_text)
+        future = self._client.submit(path, {**body, **self._adapters.fields})
         running[prompt.index] = future
         future.add_done_callback(lambda ended: done.put((prompt, as_text, ended)))
 
@@ -274,7 +260,7 @@ class OpenAIBackend:
 
     def _check_who_answered(self, answer: Any) -> None:
         name = answer.get("model") if isinstance(answer, Mapping) else None
-        if self._adapters is not None and name == self._model != self._adapters.model:
+        if name == self._model != self._adapters.model:
             raise BackendError(f"the server answered with {name!r}, the base, instead of the adapter {self._adapters.model!r}")
 
     def describe(self) -> Mapping[str, Any]:
@@ -286,14 +272,12 @@ class OpenAIBackend:
             "concurrency": self._concurrency,
             "prompts_as_text": self._ids_refused or not self._flavour.token_ids,
             **vars(self._client.counts),
-            **(self._adapters.describe() if self._adapters is not None else {}),
+            **self._adapters.describe(),
         }
 
     def close(self) -> None:
         """Give up what still waits and close the connections; may be called twice."""
         try:
-            if self._adapters is not None:
-                self._adapters.close()
+            self._adapters.close()
         finally:
-            self._adapters = None
             self._client.close()

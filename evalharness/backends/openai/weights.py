@@ -8,7 +8,6 @@ another adapter. Every weight of the copy must fit the base.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ import tempfile
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,10 @@ from evalharness.api.checks import excerpt
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, ConfigError, EvalHarnessError
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.base import LiveChange, WeightReport
-from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, holds_adapter
 from evalharness.backends.openai.client import HttpClient
 from evalharness.backends.openai.flavours import FLAVOURS, AdapterWay
-from evalharness.checkpoints.adapter import Adapter, fingerprint_adapter, read_adapter
+from evalharness.checkpoints.adapter import Adapter, fingerprint_adapter
 from evalharness.checkpoints.architecture import LoadedFolder, loading_difference
 
 _FILES = ("adapter_config.json", "*.safetensors")  # not the far larger optimizer states that trainers keep beside them
@@ -48,13 +47,15 @@ class _Brought:
 class ServerAdapters:
     """The adapter in force at one server, at most one, for one client; others have theirs beside it.
 
-    `folder`: where the copies are put, which the server must see under the same path; None: among this machine's temporary files.
+    `way` None: the server cannot be told to load any. `folder`: where the copies are put, which the server must see under the same path;
+    None: among this machine's temporary files.
     """
 
     def __init__(
-        self, client: HttpClient, way: AdapterWay, base_model: str, folder: Path | None, listed: Callable[[], frozenset[str]]
+        self, client: HttpClient, way: AdapterWay | None, base_model: str, folder: Path | None, listed: Callable[[], frozenset[str]]
     ) -> None:
-        self._client, self._way, self._base_model, self._listed = client, way, base_model, listed
+        self.can_load = way is not None
+        self._client, self._way, self._base_model, self._listed = client, way or AdapterWay(), base_model, listed
         self._parent = folder
         self._own_folder: Path | None = None
         self._prefix, self._count = f"evalharness-{uuid.uuid4().hex[:8]}", 0
@@ -85,13 +86,14 @@ class ServerAdapters:
         """The adapter in force, None for the base."""
         return self._current.adapter if self._current is not None else None
 
-    def load(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Adapter:
-        """Put an adapter in force in place of the one before; return it. `shapes`: of the base's tensors.
+    def load(self, adapter: Adapter) -> None:
+        """Put an adapter in force in place of the one before.
 
-        `CheckpointError` for one that does not fit its base or that the server refuses: the one before is in force still, but at
-        servers that have room for one, where `problem` is set. `BackendError` where the server is not there.
+        `CheckpointError` for one that the server cannot have or refuses: the one before is in force still, but at servers that have room
+        for one, where `problem` is set. `BackendError` where the server is not there.
         """
-        before, brought = self._current, self._bring(path, shapes)
+        path = adapter.path
+        before, brought = self._current, self._bring(adapter)
         try:
             if self._way.load is not None:
                 if self._way.unload_first:
@@ -105,7 +107,6 @@ class ServerAdapters:
         left, self._current, self.problem = self._current, brought, None
         if left is not None:
             self._remove(left)
-        return brought.adapter
 
     def unload(self) -> None:
         """Go back to the base; raises where the server does not take the adapter away."""
@@ -125,6 +126,8 @@ class ServerAdapters:
 
     def describe(self) -> dict[str, Any]:
         """Return plain JSON facts."""
+        if not self.can_load:
+            return {}
         adapter = self.adapter
         return {
             "adapter": adapter.to_json() if adapter is not None else None,
@@ -132,11 +135,9 @@ class ServerAdapters:
             "num_adapters_not_unloaded": len(self._left),
         }
 
-    def _bring(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> _Brought:
-        """Return a copy of the adapter, whole and fitting; the caller's folder may change or go from here on."""
-        if not path.is_dir():
-            raise CheckpointError(f"there is no folder {path}; the weights that answer stay")
-        adapter = read_adapter(path, shapes)
+    def _bring(self, adapter: Adapter) -> _Brought:
+        """Return a copy of the adapter, whole; the caller's folder may change or go from here on."""
+        path = adapter.path
         if adapter.replaced:
             raise CheckpointError(
                 f"adapter {path} replaces whole weights ({', '.join(sorted(adapter.replaced)[:3])}), which servers leave out; "
@@ -231,12 +232,8 @@ def refusal(status: int, told: str) -> str | None:
 _LOADING_S = 1800.0  # for a whole checkpoint, which may come over a network
 
 
-class ServerWeights:
-    """The weights of a server, as far as this client has a say in them: adapters, and checkpoints where a server takes them.
-
-    `adapters` None: the server cannot be told to load any. `on_load` is called with the tokenizer, the processor and the EOS ids of each
-    checkpoint that has taken the place of the first.
-    """
+class ServerWeights(LoadedWeights):
+    """The weights of a server, as far as this client has a say in them: adapters, and checkpoints where a server takes them."""
 
     def __init__(
         self,
@@ -245,117 +242,84 @@ class ServerWeights:
         config: ModelLoadConfig,
         preprocess: VlmPreprocessOptions,
         folder: LoadedFolder,
-        adapters: ServerAdapters | None,
-        on_load: Callable[[Any, Any, tuple[int, ...]], None],
+        adapters: ServerAdapters,
+        on_load: TakeCompanions,
     ) -> None:
-        self._client, self._flavour_name, self._flavour = client, flavour_name, FLAVOURS[flavour_name]
-        self._config, self._preprocess, self._folder = config, preprocess, folder
-        self._adapters, self._on_load = adapters, on_load
+        super().__init__(config, preprocess, folder, adapters.adapter, on_load)
+        self._client, self._flavour_name, self._reload_way = client, flavour_name, FLAVOURS[flavour_name].reload
+        self._adapters = adapters
         self._broken: str | None = None
-        changes: set[LiveChange] = set()
         why_not: dict[LiveChange, str] = {"sleep": "its memory is the server's own, which has routes for it"}
-        if adapters is not None:
-            changes |= {"adapter", "tensors"}
-        else:
-            why_not["adapter"] = why_not["tensors"] = (
-                f"server {flavour_name!r} cannot be told to load adapters; start it with one and name that as served model"
-            )
-        if self._flavour.reload is not None:
-            changes.add("checkpoint")
-        else:
+        if not adapters.can_load:
+            problem = f"server {flavour_name!r} cannot be told to load adapters; start it with one and name that as served model"
+            why_not |= {"adapter": problem, "tensors": problem}
+        if self._reload_way is None:
             why_not["checkpoint"] = f"server {flavour_name!r} keeps the checkpoint that it was started with"
-        self.changes, self.why_not = frozenset(changes), why_not
+        self.changes, self.why_not = self.changes - set(why_not), why_not
 
     def require_usable(self) -> None:
         """Raise `BackendError` if it is unknown which weights the server has."""
-        problem = self._broken or (self._adapters.problem if self._adapters is not None else None)
+        problem = self._broken or self._adapters.problem
         if problem is not None:
             raise BackendError(f"the server cannot be asked: {problem}")
 
+    def require_changeable(self, *, whole: bool) -> None:
+        """Return: a server may be told at any time, and what it has become known to lack is loaded so."""
+
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
         """Return why a checkpoint cannot take the place of the one in force: between those of a run only adapters change."""
-        if config.model_name_or_path != self._config.model_name_or_path:
+        if config.model_name_or_path != self.config.model_name_or_path:
             return "a server keeps the weights it has"
-        if config.adapter_path != self._config.adapter_path and self._adapters is None:
+        if config.adapter_path != self.config.adapter_path and not self._adapters.can_load:
             return f"server {self._flavour_name!r} cannot be told to load adapters"
         return None
 
-    def swap(self, config: ModelLoadConfig) -> None:
-        """Put another adapter of the same base in force, or none; `BackendError`: see `why_not_swap`."""
-        problem = self.why_not_swap(config)
-        if problem is not None:
-            raise BackendError(f"{config.model_name_or_path} cannot be put into a server from here: {problem}")
-        if config.adapter_path is not None and self._adapters is not None:
+    def _why_not_load(self, config: ModelLoadConfig) -> str | None:
+        return loading_difference(self.folder, Path(config.model_name_or_path))
+
+    def _swap(self, config: ModelLoadConfig) -> None:
+        if config.adapter_path is None:
+            self._put(None, None)
+        elif self._adapters.can_load:
             self.load_adapter(config.adapter_path)
-        elif self._adapters is not None:
+        self.config = config
+
+    def _write_adapter(self, adapter: Adapter | None) -> int:
+        if adapter is not None:
+            self._adapters.load(adapter)
+        else:
             self._adapters.unload()
-        self._config = config
-
-    def load_adapter(self, path: str) -> WeightReport:
-        """Bring an adapter to the server and have it answer from now on; see `ServerAdapters.load`."""
-        adapter = self._bring(Path(path))
-        self._config = replace(self._config, adapter_path=path)
-        return WeightReport(path, adapter.num_tensors, adapter=adapter.to_json())
-
-    def _bring(self, path: Path) -> Adapter:
-        assert self._adapters is not None  # else `changes` does not say so
-        return self._adapters.load(path, self._folder.weight_shapes())
-
-    def unload_adapter(self) -> WeightReport:
-        """Have the base answer again; `CapabilityError` where no adapter was brought."""
-        assert self._adapters is not None
-        if self._adapters.adapter is None and self._adapters.problem is None:
-            raise CapabilityError("there is no adapter to take off: the server's base answers")
-        self._adapters.unload()
-        self._config = replace(self._config, adapter_path=None)
-        return WeightReport(self._config.model_name_or_path, 0)
+        return 0
 
     def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
         """Bring a trainer's adapter, through a folder of our own; `CapabilityError` for the weights of a model."""
-        from evalharness.backends.weight_sources import given_adapter, holds_adapter  # these alone need torch
-
         if not holds_adapter(tensors):
-            raise CapabilityError(
-                "the weights of a model cannot be sent to a server; save them, and have it load the folder (engine.weights.reload)"
-            )
-        before = self._adapters.adapter if self._adapters is not None else None
-        with given_adapter(tensors, adapter_config, before, self._folder.weight_shapes(), strict=strict) as (given, left):
-            adapter = self._bring(given.path)
-        return WeightReport("tensors", adapter.num_tensors, not_matched=left, adapter={**adapter.to_json(), "path": "tensors"})
+            self._write_tensors(tensors, strict=strict)
+        return super().sync_from_state_dict(tensors, adapter_config, strict=strict)
 
-    def reload(self, path: str, adapter_path: str | None) -> WeightReport:
-        """Have the server load a checkpoint from that folder, which it must see; for everybody that asks it.
+    def _write_tensors(self, tensors: Mapping[str, Any], *, strict: bool) -> WeightReport:
+        raise CapabilityError(
+            "the weights of a model cannot be sent to a server; save them, and have it load the folder (engine.weights.reload)"
+        )
 
-        `CheckpointError` for one that cannot take the place of the old, before the server is told. After a load that failed nothing is
-        asked until another has succeeded.
-        """
-        from evalharness.backends.weight_sources import check_checkpoint
-
-        folder = Path(path).absolute()
-        check_checkpoint(path, self._folder, functools.partial(loading_difference, self._folder))
-        config = replace(self._config, model_name_or_path=path, adapter_path=None)
-        loaded = LoadedFolder.read(folder)
-        if adapter_path is not None:
-            if self._adapters is None:
-                raise CapabilityError(f"server {self._flavour_name!r} cannot be told to load adapters; load the checkpoint without one")
-            read_adapter(Path(adapter_path), loaded.weight_shapes())  # refused before anything is loaded
-        tokenizer, processor = load_tokenizer_and_processor(config, self._preprocess)
-        self._load_checkpoint(folder)
-        self._on_load(tokenizer, processor, end_of_sequence_ids(path, tokenizer))
-        self._config, self._folder, self._broken = config, loaded, None
+    def _write_checkpoint(self, folder: LoadedFolder, adapter: Adapter | None) -> int:
+        """Have the server load a folder, which it must see, for everybody that asks it; nothing is asked after a load that failed."""
+        if adapter is not None and not self._adapters.can_load:
+            raise CapabilityError(f"server {self._flavour_name!r} cannot be told to load adapters; load the checkpoint without one")
+        self._tell_checkpoint(folder.path.absolute())
         try:
-            if self._adapters is not None:
-                self._adapters.unload()  # not before: a server that does not load checkpoints keeps base and adapter
-            if adapter_path is None:
-                return WeightReport(path, len(loaded.weight_shapes()))
-            return replace(self.load_adapter(adapter_path), source=path)
+            self._adapters.unload()  # not before: a server that does not load checkpoints keeps base and adapter
+            if adapter is not None:
+                self._adapters.load(adapter)
         except BaseException as error:
-            self._broken = f"{path} was loaded, its adapter not changed: {error}"
+            self._broken = f"{folder.path} was loaded, its adapter not changed: {error}"
             raise
+        self._broken = None
+        return len(folder.weight_shapes())
 
-    def _load_checkpoint(self, folder: Path) -> None:
+    def _tell_checkpoint(self, folder: Path) -> None:
         """Tell the server, step by step; from the first step until the last succeeds, the server's weights are unknown."""
-        way = self._flavour.reload
+        way = self._reload_way
         assert way is not None  # else `changes` does not say so
         for number, (route, body) in enumerate(way.steps):
             try:

@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from evalharness.api.errors import BackendError, CapabilityError, RequestError
+from evalharness.api.errors import BackendError, RequestError
 from evalharness.api.hooks import RowWatchers
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, check_stop_ids, failure_of, preflight
-from evalharness.backends.checkpoint_reading import declared_variant, end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, failure_of
+from evalharness.backends.checkpoint_reading import declared_variant, read_companions
+from evalharness.backends.stops import check_stop_ids
 from evalharness.backends.vllm.engine import VllmEngine
-from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, check_length, pixel_bytes, why_no_images
+from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, pixel_bytes, why_no_images
 from evalharness.backends.vllm.sampling import (
     EXTRA_OPTIONS,
     WatchedTokens,
@@ -89,8 +90,7 @@ class VllmBackend:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
             self._device_type = device_type()
-            self.tokenizer, self.processor = load_tokenizer_and_processor(config, preprocess)
-            self.eos_token_ids = end_of_sequence_ids(config.model_name_or_path, self.tokenizer)
+            self.tokenizer, self.processor, self.eos_token_ids = read_companions(config, preprocess)
             image_arguments = self._image_arguments(config, preprocess)
             self._arguments = engine_arguments(config, vllm_options, image_arguments=image_arguments, device_type=self._device_type)
             self._arguments = {**only_known_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
@@ -162,10 +162,9 @@ class VllmBackend:
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, each as soon as it is finished; see `Backend.generate`.
 
-        `CapabilityError` for a plugin with transformers hooks, at once. `UnsupportedOption` when a plan cannot be honoured.
-        Tokens come step by step, instead of all at the end, only where plugins watch them: that costs time per token.
+        `UnsupportedOption` when a plan cannot be honoured. Tokens come step by step, instead of all at the end, only where plugins watch
+        them: that costs time per token.
         """
-        preflight(plugins, backend=self.name, can=self.capabilities, request_types=())
         return self._generate(iter(prompts), [plugin for plugin in plugins if plugin.watches_tokens], should_stop)
 
     def _generate(
@@ -252,12 +251,11 @@ class VllmBackend:
         """Return vLLM's input for one prompt and its image grids; raises `RequestError` where it cannot be asked."""
         if prompt.load_images is None:
             token_ids = prompt.token_ids + (prompt.response_ids or ())
-            check_length(prompt, len(token_ids), self.max_model_len)
+            prompt.check_length(len(token_ids), self.max_model_len, num_behind=1)  # vLLM generates a token behind a response
             return self._engine.render({"prompt_token_ids": list(token_ids)}), ()
-        if self._images is None:
-            raise CapabilityError(f"this checkpoint cannot be asked with images: {self._vlm_problem}")
+        assert self._images is not None  # else the engine sends no images
         engine_input, grids = self._images.render(prompt)
-        check_length(prompt, len(engine_input["prompt_token_ids"]), self.max_model_len)
+        prompt.check_length(len(engine_input["prompt_token_ids"]), self.max_model_len, num_behind=1)
         return engine_input, grids
 
     def describe(self) -> Mapping[str, Any]:

@@ -239,29 +239,29 @@ class VllmEngine:
         Return how many were loaded.
         `CheckpointError` or `BackendError`, and the engine is broken, when that fails.
         """
-        try:
+        with self._broken_by_errors():
             num_loaded = self._llm.llm_engine.collective_rpc("evalharness_swap", args=(path, adapter_path, given_path))[0]
             # Without these the next request would read keys, values and images of the old weights, or end the engine.
             self._llm.llm_engine.reset_mm_cache()
             self._llm.llm_engine.reset_encoder_cache()
-            is_reset = self._llm.llm_engine.reset_prefix_cache()
-        except Exception as error:
-            raise self.failure(error) from error
-        if not is_reset:
-            raise self.failure(RuntimeError("the prefix cache could not be reset, for a request still uses it"))
+            if not self._llm.llm_engine.reset_prefix_cache():
+                raise RuntimeError("the prefix cache could not be reset, for a request still uses it")
         return int(num_loaded)
 
     def sleep(self) -> None:
         """Have the weights moved to the machine's memory and the cache given up; `BackendError`, and it is broken, when that fails."""
-        try:
+        with self._broken_by_errors():
             self._llm.sleep(level=1)
-        except Exception as error:
-            raise self.failure(error) from error
 
     def wake(self, tags: Sequence[str]) -> None:
         """Bring back "weights", "kv_cache" or both; `BackendError`, and the engine is broken, when memory is not enough."""
-        try:
+        with self._broken_by_errors():
             self._llm.wake_up(tags=list(tags))
+
+    @contextlib.contextmanager
+    def _broken_by_errors(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:
             raise self.failure(error) from error
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from evalharness.api.errors import BackendError, ImageError, PromptTooLong, RequestError
+from evalharness.api.errors import BackendError, RequestError
 from evalharness.backends.base import Prompt
 
 if TYPE_CHECKING:
@@ -65,9 +65,6 @@ class ImagePrompts:
         assert prompt.load_images is not None
         images = prompt.load_images()
         sizes = [image.size for image in images]
-        num_placeholders = prompt.token_ids.count(self._image_token_id) if self._image_token_id is not None else len(images)
-        if num_placeholders != len(images):
-            raise ImageError(f"the prompt has {num_placeholders} image placeholders and {len(images)} images; they must come out even")
         response_ids = prompt.response_ids or ()
         engine_input = self._render(prompt.token_ids + response_ids, images)
         self._check_tokens(engine_input, sizes)
@@ -188,20 +185,6 @@ class PromptsAhead(Generic[Rendered]):
             self._futures.append(future)
             while self._futures and self._futures[0].done():
                 self._futures.popleft()
-
-
-def check_length(prompt: Prompt, num_tokens: int, max_model_len: int | None) -> None:
-    """Raise `PromptTooLong` where a rendered prompt of so many tokens, a given response among them, leaves no room for what it is to do."""
-    if prompt.response_ids is None:
-        prompt.plan.check_prompt_tokens(num_tokens, max_model_len)
-        return
-    num_response = len(prompt.response_ids)
-    prompt.plan.check_prompt_tokens(num_tokens - num_response)
-    if max_model_len is not None and num_tokens + 1 > max_model_len:  # vLLM generates a token behind the response
-        raise PromptTooLong(
-            f"prompt ({num_tokens - num_response} tokens) + response ({num_response} tokens) exceed the {max_model_len - 1} tokens that "
-            f"vLLM can score in a context of {max_model_len}; shorten one of them or raise max_model_len"
-        )
 
 
 def pixel_bytes(engine_input: Any) -> int:

@@ -11,7 +11,7 @@ from evalharness.api.errors import UnsupportedOption
 from evalharness.api.hooks import RowWatchers
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.thinking import DEFAULT_MARKS
-from evalharness.backends.base import Completion, Prompt, SamplingPlan, check_limits
+from evalharness.backends.base import Completion, Prompt, SamplingPlan
 from evalharness.backends.vllm._internals import knows_thinking, uses_v2_runner
 
 
@@ -89,7 +89,11 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = F
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-    check_limits(plan, "vLLM")
+    if plan.structured is not None and plan.logprobs:
+        raise UnsupportedOption(
+            "vLLM takes log-probabilities after the mask of options.structured, so they are not the model's own; leave one of the two "
+            "out, or use --backend hf"
+        )
     values: dict[str, Any] = {
         "n": 1,
         "temperature": plan.temperature,
@@ -116,8 +120,6 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = F
     if plan.thinking is not None:
         values["thinking_token_budget"] = plan.thinking.max_tokens
     for name, value in plan.extra:
-        if name not in EXTRA_OPTIONS:
-            raise UnsupportedOption(f"option {name!r} cannot be honoured by the vllm backend; it knows: {', '.join(sorted(EXTRA_OPTIONS))}")
         vllm_name, convert = EXTRA_OPTIONS[name]
         try:
             values[vllm_name] = convert(value)

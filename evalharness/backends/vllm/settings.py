@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -183,7 +182,5 @@ def _dtype(config: ModelLoadConfig, options: VllmEngineOptions, device_type: str
 
 def only_known_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return those of `arguments` that this release of vLLM knows; for what no result depends on, or is refused later where it lacks."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    known = inspect.signature(EngineArgs).parameters
-    return {name: value for name, value in arguments.items() if name in known}
+    known = known_engine_arguments()
+    return {name: value for name, value in arguments.items() if known is None or name in known}

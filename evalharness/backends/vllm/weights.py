@@ -7,51 +7,41 @@ the checkpoint's folder, over it the tensors that a trainer gave, in a file of o
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import functools
 import os
 import shutil
 import tempfile
+import time
 import warnings
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.backends.base import LiveChange, WeightReport
-from evalharness.backends.checkpoint_reading import end_of_sequence_ids, load_tokenizer_and_processor
+from evalharness.backends.base import WeightReport
+from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, merged_weights, pair_tensors, refuse_unmatched
 from evalharness.backends.vllm.engine import VllmEngine
-from evalharness.backends.weight_sources import (
-    adapter_at,
-    check_checkpoint,
-    given_adapter,
-    holds_adapter,
-    merged_weights,
-    pair_tensors,
-    refuse_unmatched,
-)
 from evalharness.checkpoints.adapter import Adapter, read_adapter, shapes_of
 from evalharness.checkpoints.architecture import LoadedFolder, loading_difference
 from evalharness.checkpoints.weights import base_shapes, read_head
 
 _SHARED_MEMORY = Path("/dev/shm")
+_HANDLES = Path("/proc/self/fd")
 _PREFIX = "evalharness-weights-"
 _SPARE = 2  # times the tensors' size must be free in shared memory, which other programs need as well
+_WRITING_S = 3600.0  # no file takes so long to be written
 
 
 def remove_abandoned_files() -> None:
-    """Free the shared memory that trainers' tensors of killed processes still take."""
-    remove_abandoned(_PREFIX, _SHARED_MEMORY)
+    """Free the shared memory of files whose process was killed while it wrote them."""
+    for folder in _SHARED_MEMORY.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _WRITING_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
-class VllmWeights:
-    """Weights in a running vLLM, and the known facts about their source; `config` names the loaded checkpoint.
-
-    `on_load` is called with the tokenizer, the processor and the EOS ids of each checkpoint that has taken the place of the first.
-    """
+class VllmWeights(LoadedWeights):
+    """The weights in a running vLLM."""
 
     def __init__(
         self,
@@ -60,28 +50,23 @@ class VllmWeights:
         preprocess: VlmPreprocessOptions,
         folder: LoadedFolder,
         adapter: Adapter | None,
-        on_load: Callable[[Any, Any, tuple[int, ...]], None],
+        on_load: TakeCompanions,
         device_type: str,
     ) -> None:
-        self._engine, self.config, self._preprocess = engine, config, preprocess
-        self._folder, self._adapter, self._adapter_source = folder, adapter, config.adapter_path
-        self._on_load = weakref.WeakMethod(on_load)  # a backend that nobody holds any more ends its engine at once
+        super().__init__(config, preprocess, folder, adapter, on_load)
+        self._engine = engine
         self._given: _GivenFile | None = None
         self._asleep: set[str] = set()
-        self.changes: frozenset[LiveChange] = frozenset({"checkpoint", "adapter", "tensors"})
-        self.why_not: Mapping[LiveChange, str] = {}
-        if engine.arguments.get("enable_sleep_mode"):
-            self.changes |= {"sleep"}
-        elif device_type == "cpu":
-            self.why_not = {"sleep": "vLLM's sleep mode gives a GPU's memory back, and vLLM runs on 'cpu' here"}
-        else:
-            self.why_not = {"sleep": "start vLLM with its sleep mode, VllmEngineOptions(extra=(('enable_sleep_mode', True),))"}
+        if not engine.arguments.get("enable_sleep_mode"):
+            self.changes -= {"sleep"}
+            on_cpu = "vLLM's sleep mode gives a GPU's memory back, and vLLM runs on 'cpu' here"
+            elsewhere = "start vLLM with its sleep mode, VllmEngineOptions(extra=(('enable_sleep_mode', True),))"
+            self.why_not = {"sleep": on_cpu if device_type == "cpu" else elsewhere}
 
     def adapter_facts(self) -> Mapping[str, Any] | None:
         """Return plain JSON facts about the adapter in force, None where there is none."""
-        if self._adapter is None:
-            return None
-        return {**self._adapter.to_json(), "path": self._adapter_source, "merged_into": self._engine.arguments["dtype"]}
+        facts = super().adapter_facts()
+        return {**facts, "merged_into": self._engine.arguments["dtype"]} if facts is not None else None
 
     def require_awake(self, *tags: str) -> None:
         """Raise `CapabilityError` while these sleep, by default all."""
@@ -89,7 +74,8 @@ class VllmWeights:
         if asleep:
             raise CapabilityError(f"backend 'vllm' sleeps ({', '.join(asleep)}); wake the engine first (engine.weights.wake())")
 
-    def _require_changeable(self) -> None:
+    def require_changeable(self, *, whole: bool) -> None:
+        """Raise unless the engine is awake, whole and idle, and its weights are not quantized."""
         self.require_awake("weights")
         if self._engine.broken is not None:
             raise BackendError(f"the vLLM engine cannot be used: {self._engine.broken}")
@@ -106,93 +92,54 @@ class VllmWeights:
             return f"the engine is broken: {self._engine.broken}"
         if self._engine.is_generating:
             return "the engine still generates"
-        return loading_difference(self._folder, Path(config.model_name_or_path))
+        return self._why_not_load(config)
 
-    def swap(self, config: ModelLoadConfig) -> None:
-        """Load another checkpoint's weights into the running engine; chat template and EOS ids are read anew."""
-        problem = self.why_not_swap(config)
-        if problem is not None:
-            raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
-        self._load(config)
-
-    def reload(self, path: str, adapter_path: str | None) -> WeightReport:
-        """Read a checkpoint's folder anew, whatever was loaded from it before."""
-        self._require_changeable()
-        check_checkpoint(path, self._folder, functools.partial(loading_difference, self._folder))
-        num_loaded = self._load(replace(self.config, model_name_or_path=path, adapter_path=adapter_path))
-        return WeightReport(path, num_loaded, adapter=self.adapter_facts())
+    def _why_not_load(self, config: ModelLoadConfig) -> str | None:
+        return loading_difference(self.folder, Path(config.model_name_or_path))
 
     def _load(self, config: ModelLoadConfig) -> int:
-        """Load base and adapter; whatever can be refused is refused before anything is touched. Return the number of tensors."""
-        folder = LoadedFolder.read(Path(config.model_name_or_path))
-        adapter = read_adapter(Path(config.adapter_path), folder.weight_shapes()) if config.adapter_path is not None else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as at the start
-            tokenizer, processor = load_tokenizer_and_processor(config, self._preprocess)
-            eos_token_ids = end_of_sequence_ids(config.model_name_or_path, tokenizer)
-        num_loaded = self._engine.swap(str(folder.path), config.adapter_path, None)
+            return super()._load(config)
+
+    def _write_checkpoint(self, folder: LoadedFolder, adapter: Adapter | None) -> int:
+        num_loaded = self._engine.swap(str(folder.path), str(adapter.path) if adapter is not None else None, None)
         self.forget_given()
-        self.config, self._folder, self._adapter, self._adapter_source = config, folder, adapter, config.adapter_path
-        on_load = self._on_load()
-        assert on_load is not None  # weights are reached through their backend
-        on_load(tokenizer, processor, eos_token_ids)
         return num_loaded
 
-    def load_adapter(self, path: str) -> WeightReport:
-        """Add an adapter to the base that is loaded, which is read again for it."""
-        self._require_changeable()
-        adapter = adapter_at(path, self._folder.weight_shapes())
-        self._put(self._given, adapter, path)
-        return WeightReport(path, adapter.num_tensors, adapter=self.adapter_facts())
+    def _write_adapter(self, adapter: Adapter | None) -> int:
+        return self._read_again(self._given, adapter)
 
-    def unload_adapter(self) -> WeightReport:
-        """Load the base without the adapter."""
-        self._require_changeable()
-        if self._adapter is None:
-            raise CapabilityError("there is no adapter to take off")
-        return WeightReport(self.config.model_name_or_path, self._put(self._given, None, None))
-
-    def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
-        """Load a trainer's tensors, or its adapter, through files of our own: the engine's processes read them from there."""
-        is_adapter = holds_adapter(tensors)
-        self._require_changeable()
-        shapes = self._folder.weight_shapes()
-        if is_adapter:
-            with given_adapter(tensors, adapter_config, self._adapter, shapes, strict=strict) as (adapter, left):
-                self._put(self._given, adapter, "tensors")
-            return WeightReport("tensors", adapter.num_tensors, not_matched=left, adapter=self.adapter_facts())
-        if self._adapter is not None:
-            raise CapabilityError("an adapter is loaded, which would be added to these weights as well; call unload_adapter() first")
+    def _write_tensors(self, tensors: Mapping[str, Any], *, strict: bool) -> WeightReport:
+        """Load a trainer's tensors through a file of our own: the engine's processes read them from there."""
+        shapes = self.folder.weight_shapes()
         given = pair_tensors(tensors, shapes, lambda name: name)
         missing = tuple(sorted(set(shapes) - set(given.tensors)))
         if strict:
             refuse_unmatched(given.not_matched, missing)
         file = _GivenFile(given.tensors, self._given)
         try:
-            self._put(file, None, None)
+            self._read_again(file, None)
         except BaseException:
             file.remove()
             raise
+        self.forget_given()
+        self._given = file
         return WeightReport("tensors", len(given.tensors), given.not_matched, missing, given.tied)
 
-    def _put(self, given: _GivenFile | None, adapter: Adapter | None, source: str | None) -> int:
-        """Reload the checkpoint with other tensors of a trainer's, or another adapter; return the number of tensors."""
-        reads_base = given is None or not given.names >= set(self._folder.weight_shapes())
-        if reads_base and self._folder.has_changed():
+    def _read_again(self, given: _GivenFile | None, adapter: Adapter | None) -> int:
+        """Reload the checkpoint, over it these tensors of a trainer's, with this adapter; return the number of tensors."""
+        reads_base = given is None or not given.names >= set(self.folder.weight_shapes())
+        if reads_base and self.folder.has_changed():
             raise CheckpointError(
-                f"{self._folder.path} has changed since it was loaded, or is gone, and the base is read again for this; "
+                f"{self.folder.path} has changed since it was loaded, or is gone, and the base is read again for this; "
                 "load what is there now with engine.weights.reload, or give all weights to sync_from_state_dict"
             )
-        num_loaded = self._engine.swap(
-            str(self._folder.path) if reads_base else None,
+        return self._engine.swap(
+            str(self.folder.path) if reads_base else None,
             str(adapter.path) if adapter is not None else None,
             given.path if given is not None else None,
         )
-        if given is not self._given:
-            self.forget_given()
-            self._given = given
-        self._adapter, self._adapter_source = adapter, source
-        return num_loaded
 
     def forget_given(self) -> None:
         """Remove the file of a trainer's tensors; may be called twice."""
@@ -203,7 +150,7 @@ class VllmWeights:
     def sleep(self) -> None:
         """Have vLLM move the weights into the machine's memory and give up its keys and values."""
         if not self._asleep:
-            self._require_changeable()
+            self.require_changeable(whole=False)
             self._engine.sleep()
             self._asleep = {"kv_cache", "weights"}
 
@@ -216,7 +163,11 @@ class VllmWeights:
 
 
 class _GivenFile:
-    """A trainer's tensors in a file, by the checkpoint's names, over those that were given before. `names`: all that it holds."""
+    """A trainer's tensors in a file, by the checkpoint's names, over those that were given before. `names`: all that it holds.
+
+    The file has no name of its own any more where the system allows that: the engine's processes read it through this process's handle,
+    and it goes with this object, or with the process, however that ends.
+    """
 
     def __init__(self, tensors: Mapping[str, Any], before: _GivenFile | None) -> None:
         from safetensors.torch import load_file, save_file
@@ -225,68 +176,24 @@ class _GivenFile:
         if before is not None and not before.names <= set(whole):
             whole = {**load_file(before.path), **whole}
         self.names: set[str] = set(whole)
-        # A script that ends without closing its engine would leave gigabytes in shared memory, until the machine starts anew.
-        folder = HeldFolder(_PREFIX, _room_for(whole.values()))
-        self.remove = folder.remove
-        self.path: str = str(folder.path / "given.safetensors")
-        self._folder = folder
+        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=_room_for(whole.values()))
+        self._file: Any = None
         try:
+            self.path: str = str(Path(self._folder.name) / "given.safetensors")
             save_file(whole, self.path)
+            if _HANDLES.is_dir():
+                self._file = open(self.path, "rb")  # noqa: SIM115 (closed by `remove`)
+                self.path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
+                self._folder.cleanup()
         except BaseException:
             self.remove()
             raise
 
-
-# Shared memory is not emptied until the machine restarts, so its folders must go with their process, or after it. Each holds a file that
-# its process, and whatever that has forked, has locked. The system gives the lock back however a process ends, SIGKILL too; so a folder
-# whose lock can be had belongs to nobody. Locks tell this on one machine only.
-_LOCK = "held"
-_PREPARING = "new-"
-
-
-class HeldFolder:
-    """A new folder `<prefix>…`, readable for its owner alone. It goes with `remove()`, this object, or the process."""
-
-    def __init__(self, prefix: str, parent: Path | None) -> None:
-        # Under another name until it is locked, so that it is not taken for an abandoned one.
-        made = Path(tempfile.mkdtemp(prefix=_PREPARING + prefix, dir=parent))
-        try:
-            lock = os.open(made / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self.path = made.with_name(made.name.removeprefix(_PREPARING))
-                made.rename(self.path)
-            except BaseException:
-                os.close(lock)
-                raise
-        except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            raise
-        self.remove = weakref.finalize(self, _remove, self.path, lock, os.getpid())
-
-
-def _remove(path: Path, lock: int, owner: int) -> None:
-    if os.getpid() == owner:  # a forked process has this object, too, and the folder is not its own
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
-
-
-def remove_abandoned(prefix: str, parent: Path) -> None:
-    """Remove this user's folders `<prefix>…` in `parent` whose processes are gone. What cannot be removed stays."""
-    with contextlib.suppress(OSError):
-        for path in parent.glob(f"{prefix}*"):
-            with contextlib.suppress(OSError):
-                if not path.is_symlink() and path.stat().st_uid == os.getuid():
-                    _remove_if_abandoned(path)
-
-
-def _remove_if_abandoned(path: Path) -> None:
-    lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
-    finally:
-        os.close(lock)
+    def remove(self) -> None:
+        """Give the memory or the disk's space back; may be called twice."""
+        if self._file is not None:
+            self._file.close()
+        self._folder.cleanup()
 
 
 def _room_for(tensors: Any) -> Path | None:

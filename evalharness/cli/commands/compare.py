@@ -92,14 +92,13 @@ def bless(run: str, name: str, folder: Path) -> int:
             f"{name!r} cannot be the name of a baseline; give 1 to 100 letters, digits, '.', '_' or '-', starting with a letter or digit, "
             f"not ending in .json, and not {LATEST!r}"
         )
-    from evalharness.analysis.comparison.sheets import was_judged
     from evalharness.analysis.comparison.sides import read_side, write_baseline
 
     side = read_side(expand_run(run))
     if side.notes:
         raise BaselineError(f"{run} cannot be blessed: {side.notes[0]}; run it again to its end")
     cases = [line for sheet in side.sheets.values() for line in sheet.cases.values()]
-    num_judged = sum(map(was_judged, cases))
+    num_judged = sum(line.was_judged for line in cases)
     if 2 * num_judged < len(cases) or not num_judged:
         raise BaselineError(f"{run} cannot be blessed: only {num_judged} of {len(cases)} cases were judged; look into its report")
     path = folder / f"{name}.json"

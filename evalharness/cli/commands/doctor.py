@@ -6,11 +6,11 @@ Imports each backend in a process of its own; loads no weights.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -201,17 +201,11 @@ def _described(info: CheckpointInfo, path: Path) -> Check:
 def _weights(folder: Path) -> Iterator[str]:
     weights = find_weights(folder, allow_pickle=True)
     size = sum((folder / name).stat().st_size for name in weights.files)
-    counts: Counter[str] = Counter()
-    for name in weights.files:
-        if name.endswith(".safetensors"):
-            for tensor in tensors_of(read_head(folder / name)).values():
-                number = 1
-                for edge in tensor["shape"]:
-                    number *= edge
-                counts[tensor["dtype"]] += number
-    if counts:
-        yield f"{sum(counts.values()):,} parameters in {', '.join(counts)}"
-    yield f"{size / 1e6:,.1f} MB in {len(weights.files)} file{'s' if len(weights.files) != 1 else ''}"
+    heads = [read_head(folder / name) for name in weights.files if name.endswith(".safetensors")]
+    if tensors := [tensor for head in heads for tensor in tensors_of(head).values()]:
+        num_parameters = sum(math.prod(tensor["shape"]) for tensor in tensors)
+        yield f"{num_parameters:,} parameters in {', '.join(dict.fromkeys(tensor['dtype'] for tensor in tensors))}"
+    yield f"{size / 1e6:,.1f} MB in {plural(len(weights.files), 'file')}"
 
 
 def _auto(infos: Sequence[CheckpointInfo], run: RunConfig | None, probed: dict[str, Probed]) -> Iterator[Check]:

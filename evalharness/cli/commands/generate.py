@@ -19,7 +19,7 @@ from evalharness.api.requests import GenerationFailure, GenerationResult, TextGe
 from evalharness.api.scoring import Chat
 from evalharness.cli.framework import PATH, command, own_stdout, project_root, resolve_options, run_options
 from evalharness.config import RunConfig
-from evalharness.config.options import ARGUMENTS
+from evalharness.config.options import ARGUMENTS, DECODING
 from evalharness.tasks.prompt_rows import PromptRow, rows_of_file, user_turn
 
 if TYPE_CHECKING:
@@ -196,7 +196,6 @@ def _show(row: Mapping[str, Any], stream: TextIO, as_json: bool) -> None:
 
 
 _KEYS = ("id", "prompt", "messages", "system", "images", "options")
-_DECODING = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "max_thinking_tokens")
 
 
 @dataclass(frozen=True)
@@ -257,7 +256,7 @@ def _request(messages: Sequence[Mapping[str, Any]], images: Sequence[Path]) -> C
 
 def options_of(question: OneOff, run: RunConfig, *, stop: Sequence[str] = (), sample: int = 0) -> GenerationOptions:
     """Return the decoding options of a sample: those of the run before those of the request; sample k has seed + k."""
-    of_run = {name: getattr(run, name) for name in _DECODING if getattr(run, name) is not None}
+    of_run = {name: getattr(run, name) for name in DECODING if getattr(run, name) is not None}
     seed = run.seed if run.is_set("seed") else question.options.get("seed", run.seed)
     stops: dict[str, Any] = {"stop": {"stop": list(stop)}} if stop else {}
     return GenerationOptions.from_mapping({**question.options, **of_run, **stops, "seed": int(seed) + sample})

@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -71,20 +72,20 @@ def watch(folder: Path, for_pytest: Sequence[str], report_dir: Path, interval: f
     return NOT_PASSED if watching.num_failed else DONE
 
 
+@dataclass
 class Watch:
     """Watches one folder; `num_failed` counts the runs that ended with another code than 0."""
 
-    def __init__(self, folder: Path, for_pytest: Sequence[str], report_dir: Path, interval_s: float, idle_s: float | None) -> None:
-        self._folder = folder
-        self._for_pytest = tuple(for_pytest)
-        self._report_dir = report_dir
-        self._interval_s = interval_s
-        self._idle_s = idle_s
-        self._seen: set[tuple[Path, str]] = set()
-        self._printed: set[tuple[Path, str]] = set()
-        self._stop = threading.Event()
-        self._child: subprocess.Popen[bytes] | None = None
-        self.num_failed = 0
+    _folder: Path
+    _for_pytest: Sequence[str]
+    _report_dir: Path
+    _interval_s: float
+    _idle_s: float | None
+    num_failed: int = 0
+    _seen: set[tuple[Path, str]] = field(default_factory=set)
+    _printed: set[tuple[Path, str]] = field(default_factory=set)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _child: subprocess.Popen[bytes] | None = None
 
     @contextmanager
     def stopped_by_signals(self) -> Iterator[None]:
@@ -145,7 +146,7 @@ class Watch:
             _say(text)
 
     def _evaluate(self, folder: Path, fingerprint: str) -> None:
-        run_id = _free_id(self._report_dir, _run_id(folder, fingerprint))
+        run_id = _runs(self._report_dir, _run_id(folder, fingerprint))[-1].name
         arguments = [f"--model={folder}", f"--run-id={run_id}", f"--report-dir={self._report_dir}"]
         _say(f"evaluating {folder.name}, run {run_id}")
         # In a session of its own, so that Ctrl-C at the terminal reaches it once, from here.
@@ -178,31 +179,22 @@ def _run_id(folder: Path, fingerprint: str) -> str:
     return f"watch-{name_checkpoints([folder])[0][:60]}-{fingerprint[:8]}"
 
 
-def _runs(report_dir: Path, run_id: str) -> Iterator[tuple[str, Path]]:
-    """Yield the ids and folders of a checkpoint's runs, and last the first id that is free."""
-    number = 1
-    while True:
-        name = run_id if number == 1 else f"{run_id}-{number}"
-        yield name, report_dir / name
-        if not (report_dir / name).exists():
-            return
-        number += 1
+def _runs(report_dir: Path, run_id: str) -> list[Path]:
+    """Return the folders of a checkpoint's runs, and last the first that is free."""
+    folders = [report_dir / run_id]
+    while folders[-1].exists():
+        folders.append(report_dir / f"{run_id}-{len(folders) + 1}")
+    return folders
 
 
 def _finished_run(report_dir: Path, run_id: str) -> Path | None:
     """Return the folder of the checkpoint's first complete run; None if there is none."""
-    for _, folder in _runs(report_dir, run_id):
-        try:
+    for folder in _runs(report_dir, run_id):
+        with suppress(OSError, ValueError):
             run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(run, dict) and run.get("finished_at") is not None and run.get("interrupted") is None:
-            return folder
+            if isinstance(run, dict) and run.get("finished_at") is not None and run.get("interrupted") is None:
+                return folder
     return None
-
-
-def _free_id(report_dir: Path, run_id: str) -> str:
-    return [name for name, _ in _runs(report_dir, run_id)][-1]
 
 
 def _say(text: str) -> None:

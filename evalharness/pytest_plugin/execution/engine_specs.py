@@ -163,14 +163,6 @@ def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
             yield f"--coordinates {pattern}={space} fits no checkpoint of this run: {names}"
 
 
-def engines_by_checkpoint(specs: Iterable[EngineSpec]) -> dict[str, list[EngineSpec]]:
-    """Return the engines that run the same checkpoint and so should agree; scripts of the fake backend count as one."""
-    groups: dict[str, list[EngineSpec]] = {}
-    for spec in specs:
-        groups.setdefault("fake" if spec.backend == "fake" else spec.fingerprint or spec.checkpoint_path, []).append(spec)
-    return groups
-
-
 def _not_taken(backend: str, run: RunConfig) -> tuple[str, ...]:
     """Return the set options that only other backends of the run take."""
     return tuple(option.name for option in OPTIONS if run.is_set(option.name) and not concerns(option, backend, run))

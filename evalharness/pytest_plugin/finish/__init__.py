@@ -6,20 +6,23 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import pytest
 
+from evalharness.analysis.eval_functions import EvalFunctions, across_engines, aggregate_rows, noting_failure, table_entries, write_outputs
 from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_run
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
-from evalharness.pytest_plugin.finish.eval_functions import across_engines, aggregate_rows, load_functions, table_entries, write_outputs
-from evalharness.pytest_plugin.run_context import utc_now
+from evalharness.pytest_plugin._pytest_internals import import_module
+from evalharness.pytest_plugin.eval_module import data_folder, marks_of
 from evalharness.pytest_plugin.session import STATE, EvalSession
 from evalharness.runs.command_line import shown_command
 from evalharness.runs.files import RunLock
 from evalharness.runs.records import generation_facts, read_records
-from evalharness.runs.run_file import environment_facts, write_run_file
+from evalharness.runs.run_file import environment_facts, utc_now, write_run_file
 from evalharness.runs.samples import write_rows
-from evalharness.runs.schema import BaselineFacts, GateVerdict, Row, RunFile
+from evalharness.runs.schema import BaselineFacts, EvalLine, GateVerdict, Row, RunFile
 from evalharness.runs.workers import engine_entries
 
 __all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
@@ -81,7 +84,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     rows = write_rows(run_dir, records, engines, state.execution.plan.units, context.run.run_id, reason=reason, crashes=crashes)
     records.forget_cases()
     problems = list(records.problems)
-    functions = load_functions(config, records.evals, problems)
+    functions = _load_functions(config, records.evals, problems)
     entries = engine_entries(engines.values(), records.engine_lines)
     across = across_engines(functions, rows, entries, problems)
     aggregates = [*aggregate_rows(functions, rows, problems), *across.aggregates]
@@ -113,6 +116,30 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
         run["earlier_problems"] = records.earlier_problems  # what broke then is mended, or has broken again
     write_run_file(run_dir, run)
     return run, rows
+
+
+def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], problems: list[str]) -> list[EvalFunctions]:
+    """Return the functions of every eval by path; a module that cannot be imported is one of the `problems`.
+
+    Under xdist only the workers have imported the modules, so this imports them the same way.
+    """
+    state = config.stash[STATE]
+    loaded = []
+    for path, entry in evals.items():
+        with noting_failure(f"{path}: its functions for the end of the run", problems, "cannot be loaded"):
+            module = state.registry.modules.get(path)
+            given = (module and module.marker) or _imported_marker(config, path)
+            asked = {name: given.get(name) for name in ("aggregate", "across", "tables", "outputs")}
+            data_dir = data_folder(given.get("data"), state.context.run, state.context.root)
+            loaded.append(EvalFunctions(entry["name"], path, data_dir, **asked))
+    return loaded
+
+
+def _imported_marker(config: pytest.Config, path: str) -> Mapping[str, Any]:
+    module = import_module(config.stash[STATE].context.root / path, config)  # as the workers did, so its own imports work here too
+    # The markers of the module itself, then those of its classes and functions.
+    holders = (module, *(value for value in vars(module).values() if isinstance(value, (type, FunctionType))))
+    return next((mark.kwargs for holder in holders for mark in marks_of(holder) if mark.name == "eval"), {})
 
 
 def _exit_code(code: int, gates: Sequence[GateVerdict], *, is_broken: bool) -> int:

@@ -37,23 +37,9 @@ WRITERS_TIMEOUT_S = 60.0
 
 # Options that change where and how the work is done, but not the answers.
 _MAY_DIFFER = (
-    "report_dir",
-    "cache",
-    "cache_dir",
-    "devices",
-    "share_devices",
-    "hang_timeout",
-    "concurrency",
-    "request_timeout",
-    "adapter_dir",
-    "gpu_memory_utilization",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "distributed_executor_backend",
-    "wait",
-    "spot",
-    "baseline",
-)
+    "report_dir", "cache", "cache_dir", "devices", "share_devices", "hang_timeout", "concurrency", "request_timeout", "adapter_dir",
+    "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend", "wait", "spot", "baseline",
+)  # fmt: skip
 _PRECEDENCE = ("default", "pyproject.toml", "evalharness.toml", "environment", "command line")
 _OF_ENGINE = ("fingerprint", "base_fingerprint", "adapter_fingerprint", "variant", "dtype")
 _OF_OPEN_ENGINE = ("dtype", "template_sha256", "eos_token_ids", "max_model_len")

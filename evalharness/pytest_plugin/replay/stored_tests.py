@@ -20,14 +20,15 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
-from evalharness.pytest_plugin.eval_module import CasesNotLoaded, EvalModule, gates_of, read_eval, takes
+from evalharness.pytest_plugin.eval_module import CasesNotLoaded, EvalModule, gates_of, marks_of, read_eval, takes
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.replay.recorded_execution import RecordedExecution, RecordedRegistry
-from evalharness.pytest_plugin.run_context import RunContext, utc_now
+from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.journal import test_name
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.records import CaseRecords, RunRecords
+from evalharness.runs.run_file import utc_now
 from evalharness.runs.schema import CaseFacts, Row
 
 
@@ -90,12 +91,10 @@ def _imported(path: Path) -> ModuleType:
 
 def _eval_marker(module: ModuleType) -> pytest.Mark:
     """Return the eval marker of a module; `RecordError` if it no longer has one."""
-    given: Any = getattr(module, "pytestmark", ())
-    for mark in given if isinstance(given, (list, tuple)) else (given,):
-        mark = getattr(mark, "mark", mark)
-        if isinstance(mark, pytest.Mark) and mark.name == "eval":
-            return mark
-    raise RecordError("it has no pytestmark = pytest.mark.eval(...)")
+    marker = next((mark for mark in marks_of(module) if mark.name == "eval"), None)
+    if marker is None:
+        raise RecordError("it has no pytestmark = pytest.mark.eval(...)")
+    return marker
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -176,7 +175,9 @@ class StoredTestsRegistry(RecordedRegistry):
         path = metafunc.definition.nodeid.partition("::")[0]
         self.facts["tests"] = path
         name = Path(path).stem.removeprefix("test_")
-        self.add_module(EvalModule(name, path, list(self._stored.values()), _not_asked, (GenerationOptions(),), 1), marker)
+        given = marker.kwargs if marker is not None else {}
+        cases = list(self._stored.values())
+        self.modules[path] = EvalModule(name, path, cases, _not_asked, (GenerationOptions(),), 1, self.context.run, given)
         metafunc.parametrize(
             ("engine", "case"),
             [(engine, case) for (engine, _, _), case in self._stored.items()],

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evalharness.analysis.comparison.compare import CATEGORY
-from evalharness.analysis.comparison.sheets import RATES, CaseLine, was_judged
+from evalharness.analysis.comparison.sheets import RATES, CaseLine
 from evalharness.analysis.comparison.timeline import TOKENS, Curve, Timeline
 from evalharness.analysis.statistics.paired import Mean
 from evalharness.report.compare.cases import report_link
@@ -295,5 +295,5 @@ def _cases(timeline: Timeline, test: tuple[str, str]) -> dict[str, Any]:
 
 
 def _score(line: CaseLine | None, name: str) -> float | None:
-    value = line.scores.get(name) if line is not None and was_judged(line) else None
+    value = line.scores.get(name) if line is not None and line.was_judged else None
     return None if value is None else _number(value)

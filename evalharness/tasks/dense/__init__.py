@@ -23,12 +23,14 @@ from evalharness.api.errors import ConfigError
 from evalharness.api.images import why_unusable
 from evalharness.api.requests import GenerationResult, VlmGenerationRequest
 from evalharness.runs.schema import Row
-from evalharness.tasks.dense.files import DUMP_NAME, DumpRow, dump_rows, read_dump, write_dump, write_json
-from evalharness.tasks.dense.metrics import Judgement, judge_dump, judge_objects
+from evalharness.tasks.dense.files import DUMP_NAME, DumpRow, dump_rows, read_dump
+from evalharness.tasks.dense.metrics import judge_dump, judge_objects
 from evalharness.tasks.dense.objects import DenseObject, patch_size, patches_of, space_of
 from evalharness.tasks.dense.parse import Dump, parse_dump, render_dump
 from evalharness.tasks.dense.spot_check import draw_rows, pick_rows
 from evalharness.tasks.dense.tables import aggregate, offline_report, tables
+from evalharness.tasks.prompt_rows import Judgement
+from evalharness.tasks.shared import write_json, write_lines
 from evalharness.tasks.stage_a import typeable
 from evalharness.tasks.stage_a.data import LABEL_DIRS, group_id_of
 from evalharness.tasks.stage_a.schema import MISSIONS, Domain, check_domain
@@ -172,8 +174,8 @@ def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
     judged = [row for row in one_test_per_case(rows, "predictions") if "predictions" in (row.get("details") or {})]
     if not judged:
         return
-    write_dump(target.folder / DUMP_NAME, dump_rows(judged))
-    write_json(target.folder / REPORT_NAME, offline_report(judged, DUMP_NAME))
+    write_lines(target.folder / DUMP_NAME, dump_rows(judged))
+    write_json(target.folder / REPORT_NAME, offline_report(judged, DUMP_NAME), ascii_only=True)
     if target.spot:
         if target.data_dir is None:
             raise ConfigError(f"--spot {target.spot} needs the photos; give their folder with --data")

@@ -8,20 +8,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.runs.schema import Row
-from evalharness.tasks.dense.geometry import PRIMARY_THRESHOLD
 from evalharness.tasks.dense.metrics import ALL, totals
-from evalharness.tasks.dense.objects import NORM1000, TYPES, DenseObject, Space, category_of, space_of, to_pixels
+from evalharness.tasks.dense.objects import NORM1000, PRIMARY_THRESHOLD, TYPES, DenseObject, Space, category_of, space_of, to_pixels
 from evalharness.tasks.dense.parse import numbers_of, object_of
-from evalharness.tasks.shared import json_lines, read_lines, write_whole
+from evalharness.tasks.shared import read_lines
 from evalharness.tasks.stage_a.schema import DOMAINS, MISSIONS, SCHEMA, Domain
 
 DUMP_NAME = "gt_vs_pred.jsonl"
@@ -210,13 +208,3 @@ def dump_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
         "total_matched": counted.num_hit,
         "total_missing": counted.num_reference - counted.num_hit,
     }
-
-
-def write_dump(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows, one line each; the file appears whole or not at all."""
-    write_whole(Path(path), json_lines(rows))
-
-
-def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
-    """Write one JSON object, indented; the file appears whole or not at all."""
-    write_whole(Path(path), f"{json.dumps(value, allow_nan=False, indent=2)}\n".encode())

@@ -16,15 +16,15 @@ most 0.011 for boxes and polygons and 0.04 for lines (0.009 on average).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple
 
-from evalharness.tasks.dense.objects import DenseObject, family_of
+import numpy as np
+import shapely
 
-if TYPE_CHECKING:
-    import numpy as np
+from evalharness.tasks.dense.objects import LINE_TOLERANCE, PRIMARY_THRESHOLD, DenseObject, Mode, family_of
 
-LINE_TOLERANCE = 8
-"""Radius of a line's tube, on the grid."""
+Array = np.ndarray[Any, Any]
+
 ARC_SEGMENTS = 8
 """Corners of a quarter circle at the tube's ends: the polygon's area is within 0.7 % of the round one's."""
 MAX_TANGLED_POINTS = 32
@@ -50,8 +50,6 @@ def overlaps(truth: Sequence[DenseObject], predictions: Sequence[DenseObject], m
     """Return every pair whose IoU is above 0 and at least `minimum`, by place in `truth`, then in `predictions`."""
     if not truth or not predictions:
         return []
-    import numpy as np
-
     shared = _shared_area(_envelopes(truth), _envelopes(predictions))
     same_kind = np.equal.outer([item.type == "line" for item in truth], [item.type == "line" for item in predictions])
     rows, columns = np.nonzero((shared > 0) & same_kind)
@@ -65,10 +63,8 @@ def overlaps(truth: Sequence[DenseObject], predictions: Sequence[DenseObject], m
     ]
 
 
-def _envelopes(objects: Sequence[DenseObject]) -> np.ndarray[Any, Any]:
+def _envelopes(objects: Sequence[DenseObject]) -> Array:
     """Return x1, y1, x2, y2 of each object, float64 (n, 4); inverted boxes stay inverted and so enclose nothing."""
-    import numpy as np
-
     return np.array([_envelope(item) for item in objects], dtype=np.float64)
 
 
@@ -82,27 +78,17 @@ def _envelope(item: DenseObject) -> tuple[float, float, float, float]:
     return min(xs) - margin, min(ys) - margin, max(xs) + margin, max(ys) + margin
 
 
-def _shared_area(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _shared_area(ours: Array, theirs: Array) -> Array:
     """Return the area that each pair of envelopes shares, (n, m)."""
-    import numpy as np
-
     low = np.maximum(ours[:, None, :2], theirs[None, :, :2])
     high = np.minimum(ours[:, None, 2:], theirs[None, :, 2:])
     return np.prod(np.clip(high - low, 0, None), axis=2)
 
 
 def _ious(
-    truth: Sequence[DenseObject],
-    predictions: Sequence[DenseObject],
-    rows: np.ndarray[Any, Any],
-    columns: np.ndarray[Any, Any],
-    shared: np.ndarray[Any, Any],
-    minimum: float,
-) -> np.ndarray[Any, Any]:
+    truth: Sequence[DenseObject], predictions: Sequence[DenseObject], rows: Array, columns: Array, shared: Array, minimum: float
+) -> Array:
     """Return the IoU of each pair (rows[k], columns[k]), (k,); 0 where it is surely below `minimum`. `shared`: area of the envelopes."""
-    import numpy as np
-    import shapely
-
     sides = ((truth, rows), (predictions, columns))
     shapes = [_shapes(objects)[places] for objects, places in sides]
     areas = [shapely.area(side) for side in shapes]
@@ -116,13 +102,10 @@ def _ious(
     return np.round(np.divide(inner, union, out=np.zeros_like(inner), where=union > 0), DECIMALS)
 
 
-def _shapes(objects: Sequence[DenseObject]) -> np.ndarray[Any, Any]:
+def _shapes(objects: Sequence[DenseObject]) -> Array:
     """Return the area of each object as a valid shapely geometry, (n,) of object."""
-    import numpy as np
-    import shapely
-
-    shapes: np.ndarray[Any, Any] = np.empty(len(objects), dtype=object)
-    for kind, make in (("bbox_2d", _boxes), ("poly", _polygons), ("line", _tubes)):
+    shapes: Array = np.empty(len(objects), dtype=object)
+    for kind, make in (("bbox_2d", lambda boxes: shapely.box(*_envelopes(boxes).T)), ("poly", _polygons), ("line", _tubes)):
         places = [place for place, item in enumerate(objects) if item.type == kind]
         if places:
             shapes[places] = make([objects[place] for place in places])
@@ -132,30 +115,18 @@ def _shapes(objects: Sequence[DenseObject]) -> np.ndarray[Any, Any]:
     return shapes
 
 
-def _without_scribble(shapes: np.ndarray[Any, Any], crossing: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _without_scribble(shapes: Array, crossing: Array) -> Array:
     """Return the shapes, with an empty one for each that crosses itself and has too many points."""
-    import shapely
-
     shapes[crossing & (shapely.get_num_coordinates(shapes) > MAX_TANGLED_POINTS)] = shapely.Polygon()
     return shapes
 
 
-def _boxes(objects: Sequence[DenseObject]) -> Any:
-    import shapely
-
-    return shapely.box(*_envelopes(objects).T)
-
-
 def _polygons(objects: Sequence[DenseObject]) -> Any:
-    import shapely
-
     corners, indices = _corners([item.points for item in objects])
     return shapely.polygons(shapely.linearrings(corners, indices=indices))
 
 
 def _tubes(objects: Sequence[DenseObject]) -> Any:
-    import shapely
-
     corners, indices = _corners([_in_one_direction(item.points) for item in objects])
     paths = shapely.linestrings(corners, indices=indices)
     return shapely.buffer(_without_scribble(paths, ~shapely.is_simple(paths)), LINE_TOLERANCE, quad_segs=ARC_SEGMENTS)
@@ -167,18 +138,11 @@ def _in_one_direction(points: tuple[int, ...]) -> tuple[int, ...]:
     return min(points, backwards)
 
 
-def _corners(lines: Sequence[Sequence[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _corners(lines: Sequence[Sequence[int]]) -> tuple[Array, Array]:
     """Return all points, float64 (n, 2), and the index of each point's line, (n,)."""
-    import numpy as np
-
     flat = np.fromiter((value for line in lines for value in line), dtype=np.float64).reshape(-1, 2)
     return flat, np.repeat(np.arange(len(lines)), [len(line) // 2 for line in lines])
 
-
-Mode: TypeAlias = Literal["localization", "phase", "category"]
-MODES: tuple[Mode, ...] = get_args(Mode)
-PRIMARY_THRESHOLD = 0.5
-THRESHOLDS: tuple[float, ...] = tuple(percent / 100 for percent in range(50, 100, 5))
 
 # What must agree, besides the geometry, for a pair to match.
 _LABELS: Mapping[Mode, Callable[[DenseObject], str]] = {

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from evalharness.analysis.statistics.overlap import Overlap
-from evalharness.tasks.dense.geometry import MODES, THRESHOLDS, Mode, match
-from evalharness.tasks.dense.objects import DenseObject, attributes_of, category_of
+from evalharness.tasks.dense.objects import MODES, THRESHOLDS, DenseObject, Mode, attributes_of, category_of
 from evalharness.tasks.dense.parse import Dump
+from evalharness.tasks.prompt_rows import Judgement
 from evalharness.tasks.stage_a.schema import CATEGORY_KEY, DISTANCE, NOTES_KEY, TEXT_KEY
 
 ATTRIBUTE_WEIGHTS: Mapping[str, float] = {"可见性": 0.1, DISTANCE: 4.0}
@@ -34,14 +34,6 @@ class AttributeHit(NamedTuple):
     key: str
     right: bool
     weight: float
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """`scores` are numbers by name, those that do not apply left out; `details` is plain JSON: objects, pairs, dropped objects."""
-
-    scores: Mapping[str, float]
-    details: Mapping[str, Any]
 
 
 def judge_dump(dump: Dump, truth: Sequence[DenseObject]) -> Judgement:
@@ -67,6 +59,8 @@ def judge_dump(dump: Dump, truth: Sequence[DenseObject]) -> Judgement:
 
 def judge_objects(predictions: Sequence[DenseObject], truth: Sequence[DenseObject]) -> Judgement:
     """Return the scores of predicted objects against reference objects."""
+    from evalharness.tasks.dense.geometry import match  # loads numpy and shapely
+
     pairs = match(truth, predictions)
     num_reference, num_predicted = len(truth), len(predictions)
     scores: dict[str, float | None] = {
@@ -178,11 +172,6 @@ def mean_count_error(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the mean absolute error of the number of objects, None without any objects."""
     scores = counted_scores(rows)
     return sum(score["num_surplus"] + score["num_lacking"] for score in scores) / len(scores) if scores else None
-
-
-def by_type(item: Mapping[str, Any]) -> str:
-    """Return the kind of geometry of an object."""
-    return str(item["type"])
 
 
 def by_category(item: Mapping[str, Any]) -> str:

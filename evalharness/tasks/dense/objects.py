@@ -86,6 +86,14 @@ def family_of(category: str) -> str:
     return FAMILIES.get(category, category)
 
 
+Mode: TypeAlias = Literal["localization", "phase", "category"]
+"""What must agree for a pair of objects to match, besides the geometry."""
+MODES: tuple[Mode, ...] = get_args(Mode)
+PRIMARY_THRESHOLD = 0.5
+THRESHOLDS: tuple[float, ...] = tuple(percent / 100 for percent in range(50, 100, 5))
+LINE_TOLERANCE = 8
+"""Radius of a line's tube, on the grid."""
+
 GRID = 1000
 LEGAL = "norm1000, unit, pixels or processed:PATCH_SIZE (such as processed:14)"
 

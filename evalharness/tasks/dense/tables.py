@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from evalharness.analysis.statistics.overlap import Overlap, macro_and_min
 from evalharness.runs.schema import Row
-from evalharness.tasks.dense.geometry import LINE_TOLERANCE, MODES, PRIMARY_THRESHOLD, THRESHOLDS
 from evalharness.tasks.dense.metrics import (
     ALL,
     SHORT_NAMES,
     Totals,
     attribute_totals,
     by_category,
-    by_type,
     counted_scores,
     details_of,
     mean_count_error,
     num_objects,
     totals,
 )
+from evalharness.tasks.dense.objects import LINE_TOLERANCE, MODES, PRIMARY_THRESHOLD, THRESHOLDS
 from evalharness.tasks.stage_a.schema import DISTANCE, NOTES_KEY, TEXT_KEY
 
 MATCHING = "greedy one to one: IoU descending, then gt, then pred; geometry exact, not rastered"
@@ -55,7 +55,7 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     metrics: dict[str, float | None] = {}
     for mode in MODES:
         counted, name = totals(images, mode), SHORT_NAMES[mode]
-        for ratio, value in _ratios(counted.at(PRIMARY_THRESHOLD, ALL), None).items():
+        for ratio, value in counted.at(PRIMARY_THRESHOLD, ALL).ratios(None).items():
             metrics[f"{name}_micro_{ratio}"] = value
         metrics[f"{name}_mean_f1"] = counted.mean_f1(ALL)
     by_domain = _by_domain(rows)
@@ -74,10 +74,6 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if value is not None}
 
 
-def _ratios(overlap: Overlap, empty: Any) -> dict[str, Any]:
-    return {"precision": overlap.precision(empty), "recall": overlap.recall(empty), "f1": overlap.f1(empty)}
-
-
 def tables(rows: Sequence[Row]) -> dict[str, Table]:
     """Return tables by title: modes, thresholds, types, categories, missions and domains, counts and form, attributes."""
     images = details_of(rows)
@@ -89,8 +85,8 @@ def tables(rows: Sequence[Row]) -> dict[str, Table]:
             {"IoU": f"{threshold:.2f}", **{mode: counted.at(threshold, ALL).f1(None) for mode, counted in modes.items()}}
             for threshold in THRESHOLDS
         ],
-        "Objects by type, localization": _kinds("type", totals(images, "localization", by_type)),
-        "Objects by type, category": _kinds("type", totals(images, "category", by_type)),
+        "Objects by type, localization": _kinds("type", totals(images, "localization", itemgetter("type"))),
+        "Objects by type, category": _kinds("type", totals(images, "category", itemgetter("type"))),
         "Objects by category": [
             {"domain": domain, **line} for domain, counted in _by_domain(rows).items() for line in _kinds("category", counted)
         ],
@@ -121,16 +117,7 @@ def _by_domain(rows: Sequence[Row]) -> dict[str, Totals]:
 
 
 def _cells(counted: Totals, name: str) -> dict[str, Cell]:
-    overlap = counted.at(PRIMARY_THRESHOLD, name)
-    return {
-        "reference": overlap.num_reference,
-        "predicted": overlap.num_predicted,
-        "matched": overlap.num_reference_hit,
-        "precision": overlap.precision(None),
-        "recall": overlap.recall(None),
-        "F1": overlap.f1(None),
-        "mean F1": counted.mean_f1(name),
-    }
+    return {**counted.at(PRIMARY_THRESHOLD, name).cells("matched"), "mean F1": counted.mean_f1(name)}
 
 
 def _kinds(title: str, counted: Totals) -> Table:
@@ -186,7 +173,7 @@ def offline_report(rows: Sequence[Row], path: str) -> dict[str, Any]:
             "matching": MATCHING,
         },
         "count_diagnostics": _count_diagnostics(rows),
-        "modes": {mode: _mode(totals(images, mode), totals(images, mode, by_type)) for mode in MODES},
+        "modes": {mode: _mode(totals(images, mode), totals(images, mode, itemgetter("type"))) for mode in MODES},
         "category_breakdown_primary": [
             {"category": name, **_counts(categories.at(PRIMARY_THRESHOLD, name))} for name in categories.names[:MAX_CATEGORIES]
         ],
@@ -232,4 +219,4 @@ def _mode(together: Totals, typed: Totals) -> dict[str, Any]:
 
 def _counts(overlap: Overlap) -> dict[str, Any]:
     counts = {"gt": overlap.num_reference, "pred": overlap.num_predicted, "matched": overlap.num_reference_hit}
-    return {**counts, **_ratios(overlap, 0.0)}
+    return {**counts, **overlap.ratios(0.0)}

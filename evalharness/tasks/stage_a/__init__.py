@@ -30,7 +30,6 @@ from evalharness.tasks.stage_a.files import (
     outputs,
     read_rows,
     read_summaries,
-    reference_rows,
     summaries_by_photo,
     warn_of_missing_references,
     with_named_photos,
@@ -106,7 +105,8 @@ def load_cases(
     references: dict[str, dict[PhotoKey, str]] = {}
     complete: list[Group] = []
     for mission in dict.fromkeys(group.mission for group in groups):
-        rows, path = reference_rows(root, mission), reference_path(root, mission)
+        path = reference_path(root, mission)
+        rows = read_rows(path) if path.exists() else []
         references[mission] = summaries_by_photo(rows, path)
         complete += with_named_photos([group for group in groups if group.mission == mission], rows, path)
     cases = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -20,6 +21,7 @@ from evalharness.api.cases import Case
 from evalharness.api.checks import is_folder
 from evalharness.api.errors import ConfigError
 from evalharness.api.images import MadeImage, image_size, load_image
+from evalharness.checkpoints.info import natural_key
 from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a.schema import MISSIONS, Domain, Mission
 
@@ -53,12 +55,6 @@ class Group:
         return f"{self.group_id}::{self.label}"
 
 
-def natural_key(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts 2 before 10; equal numbers written differently stay apart."""
-    parts = re.split(r"([0-9]+)", name)
-    return [(int(part), part) if place % 2 else (0, part) for place, part in enumerate(parts)]
-
-
 def group_id_of(photo: str, folder: str) -> str:
     """Return the id of a photo's work order: the `QC-…` at the start of its name, else its folder's name.
 
@@ -79,10 +75,17 @@ def find_groups(data_dir: Path | str | None) -> tuple[Path, list[Group]]:
     `data_dir` is the root or one mission's folder. Raises `ConfigError` where there are none.
     """
     root, missions = find_missions(data_dir, _folders, LAYOUT)
-    groups = [group for mission in missions for group in _groups_of(root, mission)]
+    groups: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    numbered = []
+    for group in (group for mission in missions for group in _groups_of(root, mission)):
+        copies = groups[group.mission, group.key]
+        copies.append(replace(group, copy=len(copies) + 1))
+        numbered.append(copies[-1])
+        if len(copies) == 2:
+            warnings.warn(DataWarning(f"{group.mission}: several folders hold group {group.key}; kept apart as …~2, …~3"), stacklevel=3)
     if not groups:
         raise ConfigError(f"no Stage-A photos in {data_dir}; expected {LAYOUT}, missions: {', '.join(MISSIONS)}")
-    return root, _numbered(groups)
+    return root, numbered
 
 
 def draw_groups(groups: Sequence[Group], *, max_pass: int | None = None, max_fail: int | None = None, seed: int = 0) -> list[Group]:
@@ -144,24 +147,11 @@ def _groups_of(root: Path, mission: Mission) -> Iterator[Group]:
             directory = parent / folder / name
             names = [entry.name for entry in os.scandir(directory) if entry.name.lower().endswith(SUFFIXES) and not is_folder(entry)]
             # macOS writes files with a leading dot beside the real ones.
-            photos = sorted((photo for photo in names if not photo.startswith(".")), key=natural_key)
-            if photos:
-                images = tuple(directory / photo for photo in photos)
-                yield Group(mission.name, mission.domain, label, group_id_of(photos[0], name), images)
+            images = sorted((directory / photo for photo in names if not photo.startswith(".")), key=natural_key)
+            if images:
+                yield Group(mission.name, mission.domain, label, group_id_of(images[0].name, name), tuple(images))
             else:
                 warnings.warn(DataWarning(f"{directory}: no photos, group left out"), stacklevel=5)
-
-
-def _numbered(groups: Sequence[Group]) -> list[Group]:
-    seen: dict[tuple[str, str], int] = {}
-    numbered = []
-    for group in groups:
-        key = (group.mission, group.key)
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] == 2:
-            warnings.warn(DataWarning(f"{group.mission}: several folders hold group {group.key}; kept apart as …~2, …~3"), stacklevel=4)
-        numbered.append(replace(group, copy=seen[key]))
-    return numbered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,10 +178,8 @@ def photo_within(path: Path, max_pixels: int | None) -> str | bytes:
     The copy is upright RGB and stays in memory until its request has been answered. Raises `ImageError`, or `BackendError`
     where the machine fails.
     """
-    if max_pixels is None:
-        return str(path)
-    width, height = image_size(path)
-    if width * height <= max_pixels:
+    width, height = (0, 0) if max_pixels is None else image_size(path)
+    if max_pixels is None or width * height <= max_pixels:
         return str(path)
     from PIL.Image import Resampling
 

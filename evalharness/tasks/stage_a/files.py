@@ -11,16 +11,17 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 from evalharness.analysis.gates import was_judged
 from evalharness.api.cases import OutputTarget
-from evalharness.api.checks import first_names
+from evalharness.api.checks import check_instance, check_text, first_names
 from evalharness.api.errors import ConfigError, ContractTypeError, RecordError
+from evalharness.checkpoints.info import natural_key
 from evalharness.runs.schema import Row
 from evalharness.tasks import DataWarning
-from evalharness.tasks.shared import json_lines, read_lines, write_whole
-from evalharness.tasks.stage_a.data import LABELS, Group, natural_key, reference_path
+from evalharness.tasks.shared import read_lines, write_lines
+from evalharness.tasks.stage_a.data import LABELS, Group, reference_path
 from evalharness.tasks.stage_a.schema import MISSIONS
 
 ROW_TYPES: Mapping[str, type] = {"group_id": str, "mission": str, "label": str, "images": list, "per_image": dict}
@@ -33,8 +34,7 @@ def check_row(row: Any, where: str = "row") -> dict[str, Any]:
     for key, wanted in ROW_TYPES.items():
         if key not in row:
             raise RecordError(f"{where}.{key} is missing; a row has {', '.join(ROW_TYPES)}")
-        if not isinstance(row[key], wanted):
-            raise ContractTypeError(f"{where}.{key} must be a {wanted.__name__}, got {row[key]!r} ({type(row[key]).__name__})")
+        check_instance(f"{where}.{key}", row[key], wanted)
     unknown = [key for key in row if key not in ROW_TYPES]
     if unknown:
         raise RecordError(f"{where}.{unknown[0]} is unknown; a row has {', '.join(ROW_TYPES)}")
@@ -51,16 +51,14 @@ def _check_images(images: list[Any], per_image: Mapping[Any, Any], where: str) -
     if not images:
         raise RecordError(f"{where}.images is empty; a group has at least one image")
     for position, name in enumerate(images):
-        if not isinstance(name, str):
-            raise ContractTypeError(f"{where}.images[{position}] must be a str, got {name!r} ({type(name).__name__})")
+        check_text(f"{where}.images[{position}]", name)
     wanted = [f"image_{number}" for number in range(1, len(images) + 1)]
     if set(per_image) != set(wanted):
         missing = [key for key in wanted if key not in per_image]
         extra = [str(key) for key in per_image if key not in wanted]
         raise RecordError(f"{where}.per_image must have the keys image_1..image_{len(images)}; missing: {missing}, not expected: {extra}")
     for key, summary in per_image.items():
-        if not isinstance(summary, str):
-            raise ContractTypeError(f"{where}.per_image.{key} must be a str, got {summary!r} ({type(summary).__name__})")
+        check_text(f"{where}.per_image.{key}", summary)
         if not summary.strip():
             raise RecordError(f"{where}.per_image.{key} is blank")
 
@@ -75,7 +73,7 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
     checked = [check_row(row, f"rows[{position}]") for position, row in enumerate(rows)]
     if not checked:
         raise RecordError(f"{path} was not written: no group is complete")
-    write_whole(Path(path), json_lines({key: row[key] for key in ROW_TYPES} for row in checked))
+    write_lines(path, ({key: row[key] for key in ROW_TYPES} for row in checked))
     return len(checked)
 
 
@@ -97,9 +95,9 @@ def group_rows(groups: Sequence[Group], results: Iterable[Mapping[str, Any]]) ->
     problems: dict[int, str] = {}
     for result in results:
         place, index = result.get("group_seq"), result.get("image_index")
-        if not _in_range(place, 0, len(groups) - 1):
+        if type(place) is not int or place not in range(len(groups)):
             raise RecordError(f"group_seq must be 0..{len(groups) - 1}, got {place!r}")
-        if not _in_range(index, 1, len(groups[place].images)):
+        if type(index) is not int or index not in range(1, len(groups[place].images) + 1):
             problems.setdefault(place, f"image_index must be 1..{len(groups[place].images)}, got {index!r}")
         elif index in summaries[place]:
             problems.setdefault(place, f"image_{index} came twice")
@@ -120,29 +118,31 @@ def group_rows(groups: Sequence[Group], results: Iterable[Mapping[str, Any]]) ->
     return GroupRows(tuple(rows), problems)
 
 
-def _in_range(number: object, low: int, high: int) -> TypeGuard[int]:
-    return isinstance(number, int) and not isinstance(number, bool) and low <= number <= high
-
-
 LEFT_OUT_FILE = "stage_a_left_out.jsonl"
 
 
 @dataclass
-class _Answers:
-    """The answers of one group, by photo number; `group` is `<group id>::<label>`."""
+class _Order:
+    """The answers to one work order's photos; `name` is `<group id>::<label>`, `results` are rows for `group_rows` by photo number."""
 
     mission: str
-    group: str
-    photo: Mapping[str, Any] | None = None
-    by_number: dict[int, dict[str, Any]] = field(default_factory=dict)
-    problem: str | None = None
+    name: str
+    group: Group | None = None
+    results: dict[int, dict[str, Any]] = field(default_factory=dict)
     has_skipped: bool = False
 
     @property
-    def not_in_run(self) -> list[int]:
-        """Numbers of the photos without a row (--limit, -k); [] where no answer says how many there are."""
-        num_photos = len(self.photo["images"]) if self.photo is not None else 0
-        return [number for number in range(1, num_photos + 1) if number not in self.by_number]
+    def not_in_run(self) -> list[str]:
+        """The photos without a row (--limit, -k); [] where no answer says how many there are."""
+        numbers = range(1, len(self.group.images) + 1) if self.group else ()
+        return [f"image_{number}" for number in numbers if number not in self.results]
+
+    @property
+    def problem(self) -> str:
+        """Why an order is left out that was not asked whole, or of which no answer has details."""
+        if self.not_in_run:
+            return f"{', '.join(self.not_in_run)} not in this run"
+        return "; ".join(f"image_{number} failed: {result['error']}" for number, result in self.results.items())
 
 
 def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
@@ -153,18 +153,21 @@ def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
     """
     left_out: list[dict[str, str]] = []
     num_written = num_failed = 0
-    by_mission: dict[str, list[_Answers]] = {}
-    for answers in _groups(rows).values():
-        by_mission.setdefault(answers.mission, []).append(answers)
-    for mission, groups in by_mission.items():
-        complete = _complete_rows(groups)
-        if complete:
-            num_written += write_rows(reference_path(target.folder, mission), complete)
-        for answers in groups:
-            if answers.problem is not None:
+    orders = _orders(rows)
+    for mission in dict.fromkeys(order.mission for order in orders):
+        asked = [order for order in orders if order.mission == mission]
+        whole = {id(order): order for order in asked if order.group and not order.not_in_run}
+        results = [{"group_seq": place, **result} for place, order in enumerate(whole.values()) for result in order.results.values()]
+        collected = group_rows([order.group for order in whole.values() if order.group], results)
+        problems = {key: collected.problems.get(place) for place, key in enumerate(whole)}
+        if collected.rows:
+            num_written += write_rows(reference_path(target.folder, mission), collected.rows)
+        for order in asked:
+            problem = problems.get(id(order), order.problem)
+            if problem is not None:
                 # A run that was cut short is not a failure of its groups.
-                num_failed += not answers.not_in_run and not answers.has_skipped
-                left_out.append({"mission": mission, "group": answers.group, "problem": answers.problem})
+                num_failed += not order.not_in_run and not order.has_skipped
+                left_out.append({"mission": mission, "group": order.name, "problem": problem})
     if left_out:
         lines = "".join(f"{json.dumps(entry)}\n" for entry in left_out)
         (target.folder / LEFT_OUT_FILE).write_text(lines, encoding="ascii")
@@ -172,55 +175,31 @@ def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
         raise RecordError(f"no group is complete, so no Stage-A file was written; the first of {num_failed}: {left_out[0]['problem']}")
 
 
-def _groups(rows: Sequence[Row]) -> dict[str, _Answers]:
-    """Return the answers of each group, in the order of the rows; of several tests of a photo, the first that has a summary."""
-    groups: dict[str, _Answers] = {}
+def _orders(rows: Sequence[Row]) -> list[_Order]:
+    """Return the answers by work order, in the order of the rows; of several tests of a photo, the first that has a summary."""
+    orders: dict[str, _Order] = {}
     for row in rows:
         place, _, number = str(row["case_id"]).rpartition("/image_")
         if not (place and number.isdecimal()):
             raise RecordError(f"{row['case_id']!r} is not a case of Stage-A; ids end in /image_1, /image_2, …")
-        answers = groups.setdefault(place, _Answers(row["tags"]["mission"], f"{row['group']}::{row['tags']['label']}"))
-        answers.has_skipped |= row["outcome"] == "skip"
+        order = orders.setdefault(place, _Order(row["tags"]["mission"], f"{row['group']}::{row['tags']['label']}"))
+        order.has_skipped |= row["outcome"] == "skip"
         details = row.get("details") or {}
         ok = was_judged(row) and "summary" in details
         if "photo" in details:
-            answers.photo = details["photo"]
-        if ok or int(number) not in answers.by_number:
+            photo = details["photo"]
+            images = tuple(map(Path, photo["images"]))
+            order.group = Group(order.mission, MISSIONS[order.mission].domain, photo["label"], photo["group_id"], images)
+        if ok or int(number) not in order.results:
             result = {"ok": ok, "summary": details.get("summary"), "error": None if ok else row.get("problem") or row["outcome"]}
-            answers.by_number[int(number)] = {"image_index": int(number), **result}
-    return groups
-
-
-def _complete_rows(groups: Sequence[_Answers]) -> tuple[dict[str, Any], ...]:
-    """Return the rows of the complete groups, and set the problem of each other group."""
-    whole = [(answers, answers.photo) for answers in groups if answers.photo is not None and not answers.not_in_run]
-    collected = group_rows(
-        [
-            Group(answers.mission, MISSIONS[answers.mission].domain, photo["label"], photo["group_id"], tuple(map(Path, photo["images"])))
-            for answers, photo in whole
-        ],
-        [{"group_seq": place, **result} for place, (answers, _) in enumerate(whole) for result in answers.by_number.values()],
-    )
-    for answers in groups:
-        if answers.not_in_run:
-            answers.problem = f"{', '.join(f'image_{number}' for number in answers.not_in_run)} not in this run"
-        else:
-            answers.problem = "; ".join(f"image_{number} failed: {result['error']}" for number, result in answers.by_number.items())
-    for place, (answers, _) in enumerate(whole):
-        answers.problem = collected.problems.get(place)
-    return collected.rows
+            order.results[int(number)] = {"image_index": int(number), **result}
+    return list(orders.values())
 
 
 PhotoKey: TypeAlias = "tuple[str, str, str]"
 """Group id, label, file name."""
 
 _NUM_NAMED = 3
-
-
-def reference_rows(root: Path, mission: str) -> list[dict[str, Any]]:
-    """Return the rows of a mission's reference file; [] where it has none."""
-    path = reference_path(root, mission)
-    return read_rows(path) if path.exists() else []
 
 
 def read_summaries(path: Path | str) -> dict[PhotoKey, str]:
@@ -261,7 +240,7 @@ def with_named_photos(groups: Sequence[Group], rows: Iterable[Mapping[str, Any]]
             place = max(copies, key=lambda place: len(_names(completed[place]).intersection(row["images"])))
             folder = completed[place].images[0].parent
             images = [*completed[place].images, *(folder / name for name in missing)]
-            completed[place] = replace(completed[place], images=tuple(sorted(images, key=lambda image: natural_key(image.name))))
+            completed[place] = replace(completed[place], images=tuple(sorted(images, key=natural_key)))
     if absent:
         warnings.warn(DataWarning(f"{path}: {len(absent)} groups have no photos here: {first_names(absent, _NUM_NAMED)}"), stacklevel=3)
     return completed

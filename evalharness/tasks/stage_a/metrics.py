@@ -293,8 +293,7 @@ def _added_up(name: str, scores: Iterable[Mapping[str, float]]) -> Overlap:
 
 
 def _ratios(name: str, overlap: Overlap) -> dict[str, float]:
-    ratios = {"precision": overlap.precision(None), "recall": overlap.recall(None), "f1": overlap.f1(None)}
-    return {f"{name}_{ratio}": value for ratio, value in ratios.items() if value is not None}
+    return {f"{name}_{ratio}": value for ratio, value in overlap.ratios(None).items() if value is not None}
 
 
 def _by_category(rows: Iterable[Row]) -> dict[tuple[str, str], Overlap]:
@@ -310,17 +309,7 @@ def tables(rows: Sequence[Row]) -> dict[str, list[Line]]:
     """Return the tables of the report: by category, by mission, by domain, and why answers are not strictly valid."""
     return {
         "by category": [
-            {
-                "domain": domain,
-                "category": name,
-                "reference": overlap.num_reference,
-                "predicted": overlap.num_predicted,
-                "right": overlap.num_hit,
-                "precision": overlap.precision(None),
-                "recall": overlap.recall(None),
-                "F1": overlap.f1(None),
-            }
-            for (domain, name), overlap in _by_category(rows).items()
+            {"domain": domain, "category": name, **overlap.cells("right")} for (domain, name), overlap in _by_category(rows).items()
         ],
         "by mission": list(_tag_lines(rows, "mission")),
         "by domain": list(_tag_lines(rows, "domain")),

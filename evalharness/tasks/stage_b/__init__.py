@@ -98,27 +98,16 @@ def load_cases(data_dir: Path | str | None) -> list[Case]:
     cases: list[Case] = []
     for mission in missions:
         path = reference_path(root, mission.name)
-        file = read_tickets(path, mission.name)
+        tickets, bad_lines = read_tickets(path, mission.name)
         tags = {"mission": mission.name, "domain": mission.domain}
         rules = rules_of(guidance, mission.name, root)
-        for ticket in file.tickets:
-            case = StageBCase(
-                id=f"{mission.slug}/{ticket.label}/{typeable(ticket.group_id)}",
-                group=ticket.group_id,
-                tags={**tags, "label": ticket.label},
-                reference=ticket.label,
-                mission=mission.name,
-                domain=mission.domain,
-                label=ticket.label,
-                group_id=ticket.group_id,
-                summaries=ticket.summaries,
-                rules=rules,
-            )
-            cases.append(case)
-        for bad in file.bad_rows:
-            warnings.warn(DataWarning(f"{path}:{bad.line} is not a ticket: {bad.problem}"), stacklevel=2)
-            invalid = f"{path.name}:{bad.line}: {bad.problem}"
-            cases.append(Case(id=f"{mission.slug}/line_{bad.line}", tags=tags, invalid=invalid))
+        for ticket in tickets:
+            case_id = f"{mission.slug}/{ticket.label}/{typeable(ticket.group_id)}"
+            about: dict[str, Any] = {"group": ticket.group_id, "tags": {**tags, "label": ticket.label}, "reference": ticket.label}
+            cases.append(StageBCase(id=case_id, **about, **vars(ticket), domain=mission.domain, rules=rules))
+        for line, problem in bad_lines.items():
+            warnings.warn(DataWarning(f"{path}:{line} is not a ticket: {problem}"), stacklevel=2)
+            cases.append(Case(id=f"{mission.slug}/line_{line}", tags=tags, invalid=f"{path.name}:{line}: {problem}"))
     return cases
 
 

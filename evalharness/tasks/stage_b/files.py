@@ -28,7 +28,7 @@ from typing import Any
 from evalharness.api.cases import OutputTarget, one_test_per_case
 from evalharness.api.errors import ConfigError, PromptTooLong, RecordError
 from evalharness.runs.schema import Row
-from evalharness.tasks.shared import json_lines, write_whole
+from evalharness.tasks.shared import write_json, write_lines, write_whole
 from evalharness.tasks.stage_a.data import LABELS, Label
 from evalharness.tasks.stage_a.schema import MISSIONS
 from evalharness.tasks.stage_b.metrics import Ballot, confusion, rates
@@ -56,29 +56,14 @@ def ticket_key(group_id: str, label: str) -> str:
     return f"{group_id}::{label}"
 
 
-@dataclass(frozen=True)
-class BadRow:
-    """A line (from 1) that is not a ticket, and why."""
+def read_tickets(path: Path | str, mission: str) -> tuple[list[Ticket], dict[int, str]]:
+    """Return the tickets of one mission's file in its order, and why each other line (from 1) is not one.
 
-    line: int
-    problem: str
-
-
-@dataclass(frozen=True)
-class TicketFile:
-    """The tickets of a file in its order, and the rows that are not tickets."""
-
-    tickets: tuple[Ticket, ...]
-    bad_rows: tuple[BadRow, ...]
-
-
-def read_tickets(path: Path | str, mission: str) -> TicketFile:
-    """Return the tickets of one mission's file. Raises `RecordError` if it cannot be read or holds no ticket at all.
-
-    Labels count in any case, further keys are ignored, and image keys are put in the order of their trailing digits.
+    Labels count in any case, further keys are ignored, and image keys are put in the order of their trailing digits. Raises
+    `RecordError` if the file cannot be read or holds no ticket at all.
     """
     tickets: dict[str, Ticket] = {}
-    bad = []
+    bad: dict[int, str] = {}
     try:
         # Not splitlines: a summary may hold other line ends as they are. A broken byte spoils its own row only.
         lines = Path(path).read_bytes().decode("utf-8", "surrogateescape").split("\n")
@@ -93,11 +78,11 @@ def read_tickets(path: Path | str, mission: str) -> TicketFile:
         if isinstance(ticket, Ticket):
             tickets[ticket.key] = ticket
         else:
-            bad.append(BadRow(number, ticket))
+            bad[number] = ticket
     if not tickets:
-        first = f"; line {bad[0].line}: {bad[0].problem}" if bad else ""
+        first = "".join(f"; line {number}: {problem}" for number, problem in [*bad.items()][:1])
         raise RecordError(f"{path} holds no ticket: {len(bad)} rows, none of them usable{first}")
-    return TicketFile(tuple(tickets.values()), tuple(bad))
+    return list(tickets.values()), bad
 
 
 def _ticket(line: str, mission: str) -> Ticket | str:
@@ -277,7 +262,7 @@ def write_guidance(path: Path | str, guidance: Mapping[str, Guidance], *, num_sn
             write_whole(folder / f"guidance-{max(numbered, default=0) + 1:06}.json", path.read_bytes())
             for old in sorted(numbered)[: max(0, len(numbered) + 1 - num_snapshots)]:
                 numbered[old].unlink()
-        write_whole(path, f"{json.dumps(data, ensure_ascii=False, indent=2)}\n".encode())
+        write_json(path, data)
     except (OSError, UnicodeEncodeError) as error:
         raise RecordError(f"guidance {path} cannot be written: {error}") from error
     return path
@@ -301,7 +286,7 @@ def write_outputs(rows: Sequence[Row], target: OutputTarget, name: str = "stage_
 def _write_mission(folder: Path, mission: str, rows: Sequence[Row]) -> None:
     judged = [row for row in rows if _was_judged(row)]
     metrics, wrong = baseline_metrics(mission, rows), wrong_cases(judged)
-    write_whole(folder / "baseline_metrics.json", f"{json.dumps(metrics, ensure_ascii=False, indent=2)}\n".encode())
+    write_json(folder / "baseline_metrics.json", metrics)
     files: dict[str, Iterable[Mapping[str, Any]]] = {
         "baseline_metrics_steps": [{"step": 0, **metrics}],
         "baseline_ticket_stats": map(ticket_stats, judged),
@@ -313,7 +298,7 @@ def _write_mission(folder: Path, mission: str, rows: Sequence[Row]) -> None:
         ],
     }
     for file_name, lines in files.items():
-        write_whole(folder / f"{file_name}.jsonl", json_lines(lines))
+        write_lines(folder / f"{file_name}.jsonl", lines)
 
 
 def _was_judged(row: Row) -> bool:

@@ -158,10 +158,6 @@ _THIRD_STATES = "复核 待定 证据不足 无法判断 无法判定 无法确�
 THIRD_STATES = tuple(_THIRD_STATES.split())
 """Ways to say neither 通过 nor 不通过; a verdict has two values."""
 
-_DOUBLE_NEGATION = re.compile(
-    r"(?:不(?:应该|应当|应|该|能|可以|可|得|宜|要|必|需|会|予)?|无需|不用)被?(?:判定|判断|认定|视|判)(?:为|成|作)"
-    r"|(?:并非|不是|不能|不得|不会|未必|绝非)不"
-)
 _PUNCTUATION = re.compile(r"[\W_]+")
 
 
@@ -179,16 +175,6 @@ def third_states(text: str) -> list[str]:
     """Return the third states in a text, in the order of `THIRD_STATES`."""
     searched = plain(text)
     return [phrase for phrase in THIRD_STATES if phrase in searched]
-
-
-def has_double_negation(text: str) -> bool:
-    """Return whether a rule states its verdict by denying another (`不应判定为不通过`), which readers and models misread."""
-    return _DOUBLE_NEGATION.search(plain(text)) is not None
-
-
-def has_verdict(text: str) -> bool:
-    """Return whether a rule names its verdict, 通过 or 不通过."""
-    return "通过" in plain(text)
 
 
 def signature(text: str) -> str:

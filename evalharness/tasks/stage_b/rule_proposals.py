@@ -20,16 +20,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from evalharness.api.errors import ContractTypeError, ContractValueError, RecordError
 from evalharness.tasks.shared import balanced_spans, leftover_thinking, loads
 from evalharness.tasks.stage_b.files import FOCUS, is_invariant
-from evalharness.tasks.stage_b.prompt import has_double_negation, has_verdict, plain, signature, third_states
+from evalharness.tasks.stage_b.prompt import plain, signature, third_states
 
 FAILURES = Path("reflection_cache") / "rule_search_proposer_failures.jsonl"
 _FENCE = "```"
@@ -111,6 +111,11 @@ _ABSENT_PASSES = re.compile(
     rf"(?:缺少|缺失|缺乏|没有|未见|看不到|未拍到|无法看到|不可见)(?:{_NO_FAULT}[^,。;；]){{0,40}}"
     rf",?(?:{_NO_FAULT}[^,。;；不未]){{0,12}}(?<![不未])通过"
 )
+# A rule that states its verdict by denying another, which readers and models misread.
+_DOUBLE_NEGATION = re.compile(
+    r"(?:不(?:应该|应当|应|该|能|可以|可|得|宜|要|必|需|会|予)?|无需|不用)被?(?:判定|判断|认定|视|判)(?:为|成|作)"
+    r"|(?:并非|不是|不能|不得|不会|未必|绝非)不"
+)
 _OPPOSITE = str.maketrans({"\ue000": "通过", "\ue001": "不通过"})
 
 
@@ -168,92 +173,119 @@ def check_proposal(value: Mapping[str, Any], rules: Mapping[str, str], rejected_
     if forms[0] == "rules":
         entries = [{"op": "upsert", **(entry if isinstance(entry, Mapping) else {"text": entry})} for entry in entries]
     known = {signature(text): rule_id for rule_id, text in rules.items()}
-    candidates: list[Candidate] = []
-    refused = []
+
+    def read(entry: Any, earlier: Sequence[Candidate]) -> tuple[Candidate, Collection[str]]:
+        candidate = _candidate(entry, rules, known)
+        if candidate.id in rejected_ids:
+            raise ContractValueError("was rejected before")
+        if candidate.text and any(signature(candidate.text) == signature(other.text) for other in earlier if other.text):
+            raise ContractValueError("says the same as another candidate")
+        return candidate, candidate.targets
+
+    return Proposal(*_accepted(entries, read, "candidate"))
+
+
+Change = TypeVar("Change")
+
+
+def _accepted(
+    entries: Sequence[Any], read: Callable[[Any, Sequence[Change]], tuple[Change, Collection[str]]], noun: str
+) -> tuple[tuple[Change, ...], tuple[Refusal, ...]]:
+    """Return the changes of entries, and why others are refused; a rule is changed once.
+
+    `read` takes an entry and the changes before it. It returns a change and the ids of the rules that it changes, or raises.
+    """
+    changes: list[Change] = []
+    refused: list[Refusal] = []
+    changed: set[str] = set()
     for place, entry in enumerate(entries):
-        made = _candidate(entry, rules, known)
-        problem = made if isinstance(made, str) else _taken(made, candidates, rejected_ids)
-        if problem:
-            refused.append(Refusal(place, problem))
-        elif isinstance(made, Candidate):
-            candidates.append(made)
-    return Proposal(tuple(candidates), tuple(refused))
+        try:
+            change, rule_ids = read(entry, changes)
+            if not changed.isdisjoint(rule_ids):
+                raise ContractValueError(f"another {noun} changes {', '.join(sorted(changed.intersection(rule_ids)))} already")
+        except (ContractTypeError, ContractValueError) as error:
+            refused.append(Refusal(place, str(error)))
+        else:
+            changed.update(rule_ids)
+            changes.append(change)
+    return tuple(changes), tuple(refused)
 
 
-def _taken(candidate: Candidate, earlier: Sequence[Candidate], rejected_ids: Collection[str]) -> str:
-    if candidate.id in rejected_ids:
-        return "was rejected before"
-    if candidate.text and any(signature(candidate.text) == signature(other.text) for other in earlier if other.text):
-        return "says the same as another candidate"
-    changed = {target for other in earlier for target in other.targets}.intersection(candidate.targets)
-    return f"another candidate changes {', '.join(sorted(changed))} already" if changed else ""
-
-
-def _candidate(entry: Any, rules: Mapping[str, str], known: Mapping[str, str]) -> Candidate | str:
-    """Return the candidate of an entry, or why it is refused."""
+def _candidate(entry: Any, rules: Mapping[str, str], known: Mapping[str, str]) -> Candidate:
     if not isinstance(entry, Mapping):
-        return f"must be an object, got {type(entry).__name__}"
+        raise ContractTypeError(f"must be an object, got {type(entry).__name__}")
     unknown = [str(key) for key in entry if key not in _KEYS]
     if unknown:
-        return f"has an unknown key {unknown[0][:40]!r}; known: {', '.join(_KEYS)}"
-    op = next((op for op in PROPOSAL_OPS if op == entry.get("op")), None)
-    if op is None:
-        return f"op must be one of {', '.join(PROPOSAL_OPS)}, got {str(entry.get('op'))[:40]!r}"
+        raise ContractValueError(f"has an unknown key {unknown[0][:40]!r}; known: {', '.join(_KEYS)}")
+    op = _op(entry, PROPOSAL_OPS)
     targets = _targets(op, entry, known)
-    if isinstance(targets, str):
-        return targets
     text = _stripped(entry.get("text"))
-    if op == "remove":
-        problem = "remove takes no text" if text else ""
-    else:
-        problem = next(_text_problems(text, rules), "") or _duplicate(text, targets, known)
-    if problem:
-        return problem
+    if op != "remove":
+        _check_text(text, rules)
+        same = known.get(signature(text))
+        if same is not None and same not in targets:
+            raise ContractValueError(f"says the same as {same}")
+        if same is not None and len(targets) == 1:
+            raise ContractValueError(f"changes nothing: {same} says so already")
+    elif text:
+        raise ContractValueError("remove takes no text")
     words = [op, *sorted(signature(rules[target]) for target in targets), signature(text)]
     name = hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return Candidate(op, text, _stripped(entry.get("rationale")), targets, name)
+
+
+AnyOp = TypeVar("AnyOp", bound=str)
+
+
+def _op(entry: Mapping[str, Any], ops: Sequence[AnyOp]) -> AnyOp:
+    op = next((op for op in ops if op == entry.get("op")), None)
+    if op is None:
+        raise ContractValueError(f"op must be one of {', '.join(ops)}, got {str(entry.get('op'))[:40]!r}")
+    return op
 
 
 def _stripped(text: Any) -> str:
     return text.strip() if isinstance(text, str) else ""
 
 
-def _targets(op: ProposalOp, entry: Mapping[str, Any], known: Mapping[str, str]) -> tuple[str, ...] | str:
+def _targets(op: ProposalOp, entry: Mapping[str, Any], known: Mapping[str, str]) -> tuple[str, ...]:
     single, several = entry.get("target_signature"), entry.get("target_signatures")
     if op == "upsert":
-        return "upsert takes no target" if single is not None or several is not None else ()
+        if single is not None or several is not None:
+            raise ContractValueError("upsert takes no target")
+        return ()
     if op == "merge":
         texts = several if isinstance(several, list) and single is None else []
         if len({signature(text) for text in texts if isinstance(text, str)}) < 2:
-            return "merge needs target_signatures of at least two different rules"
+            raise ContractValueError("merge needs target_signatures of at least two different rules")
     else:
         texts = [single]
         if not isinstance(single, str) or several is not None:
-            return f"{op} needs one target_signature"
+            raise ContractValueError(f"{op} needs one target_signature")
     targets = []
     for text in texts:
         rule_id = known.get(signature(text)) if isinstance(text, str) else None
         if rule_id is None:
-            return f"no rule has the signature {str(text)[:60]!r}"
-        if is_invariant(rule_id):
-            return f"{rule_id} is an invariant and cannot be changed"
-        if rule_id == FOCUS and op != "update":
-            return f"{FOCUS} is the mission's focus and cannot be removed"
-        targets.append(rule_id)
+            raise ContractValueError(f"no rule has the signature {str(text)[:60]!r}")
+        targets.append(_changeable(rule_id, op))
     return tuple(dict.fromkeys(targets))
 
 
-def _duplicate(text: str, targets: Sequence[str], known: Mapping[str, str]) -> str:
-    same = known.get(signature(text))
-    if same is None:
-        return ""
-    if same in targets:
-        return f"changes nothing: {same} says so already" if len(targets) == 1 else ""
-    return f"says the same as {same}"
+def _changeable(rule_id: str, op: str) -> str:
+    if is_invariant(rule_id):
+        raise ContractValueError(f"{rule_id} is an invariant and cannot be changed")
+    if rule_id == FOCUS and op != "update":
+        raise ContractValueError(f"{FOCUS} is the mission's focus and cannot be removed")
+    return rule_id
+
+
+def _check_text(text: str, rules: Mapping[str, str]) -> None:
+    """Raise `ContractValueError` for a text that is not a rule; `rules` are those that it must not contradict."""
+    for problem in _text_problems(text, rules):
+        raise ContractValueError(problem)
 
 
 def _text_problems(text: str, rules: Mapping[str, str]) -> Iterator[str]:
-    """Yield why a text is not a rule; `rules` are those that it must not contradict."""
     searched = plain(text)
     if not signature(text):
         yield "the text is empty"
@@ -263,9 +295,9 @@ def _text_problems(text: str, rules: Mapping[str, str]) -> Iterator[str]:
     states = third_states(text)
     if states:
         yield f"names a third state: {states[0]}"
-    if has_double_negation(text):
+    if _DOUBLE_NEGATION.search(searched):
         yield "says its verdict by double negation"
-    if not has_verdict(text):
+    if "通过" not in searched:
         yield "names neither 通过 nor 不通过"
     brand = _BRANDS.search(searched)
     if brand:
@@ -283,7 +315,6 @@ OPS: tuple[Op, ...] = ("add", "update", "delete", "merge", "none")
 MAX_RULE_CHARS = 160
 SAME_RULE = 0.9
 """Similarity from which an added rule counts as a new wording of an old rule."""
-_RULE_ID = re.compile(r"G(0|[1-9][0-9]{0,8})\Z")
 
 
 @dataclass(frozen=True)
@@ -357,78 +388,64 @@ def check_reflection(value: Mapping[str, Any], rules: Mapping[str, str], ticket_
     if not isinstance(value["has_evidence"], bool):
         raise ContractTypeError(f"has_evidence must be a bool, got {str(value['has_evidence'])[:40]!r}")
     analysis = _text(value["evidence_analysis"], "evidence_analysis", may_be_empty=True)
-    operations: list[Operation] = []
-    refused = []
-    changed: set[str] = set()
-    for place, entry in enumerate(_list(value["operations"], "operations")):
-        made = _operation(entry, rules, ticket_keys)
-        if isinstance(made, str):
-            refused.append(Refusal(place, made))
-            continue
-        keys = {*made.merged_from, *((made.key,) if made.key else ())}
-        if keys & changed:
-            refused.append(Refusal(place, f"another operation changes {', '.join(sorted(keys & changed))} already"))
-        else:
-            changed |= keys
-            operations.append(made)
+
+    def read(entry: Any, earlier: Sequence[Operation]) -> tuple[Operation, Collection[str]]:
+        operation = _operation(entry, rules, ticket_keys)
+        return operation, (*operation.merged_from, *filter(None, [operation.key]))
+
+    accepted = _accepted(_list(value["operations"], "operations"), read, "operation")
     hypotheses = [_hypothesis(entry, place, ticket_keys) for place, entry in enumerate(_list(value["hypotheses"], "hypotheses"))]
-    return Reflection(value["has_evidence"], analysis, tuple(operations), tuple(refused), tuple(hypotheses), value.get("coverage"))
+    return Reflection(value["has_evidence"], analysis, *accepted, tuple(hypotheses), value.get("coverage"))
 
 
-def _operation(entry: Any, rules: Mapping[str, str], ticket_keys: Collection[str]) -> Operation | str:
-    """Return the operation of an entry, or why it is left out."""
-    try:
-        _check_keys(entry, ("op",), ("key", "merged_from", "text", "rationale", "evidence"))
-        op = next((op for op in OPS if op == entry["op"]), None)
-        if op is None:
-            return f"op must be one of {', '.join(OPS)}, got {str(entry['op'])[:40]!r}"
-        rationale = _text(entry.get("rationale", ""), "rationale", may_be_empty=True)
-        if op == "none":
-            return Operation(op, None, "", (), rationale, ())
-        key = _rule(entry["key"], rules, op) if op in ("update", "delete") or (entry.get("key") and op == "merge") else None
-        merged = tuple(dict.fromkeys(_rule(rule_id, rules, op) for rule_id in _list(entry.get("merged_from", []), "merged_from")))
-        evidence = _evidence(entry.get("evidence", []), ticket_keys, "evidence", minimum=1)
-    except KeyError:
-        return f"{entry['op']} needs the key of a rule"
-    except (ContractTypeError, ContractValueError) as error:
-        return str(error)
+def _operation(entry: Any, rules: Mapping[str, str], ticket_keys: Collection[str]) -> Operation:
+    _check_keys(entry, ("op",), ("key", "merged_from", "text", "rationale", "evidence"))
+    op = _op(entry, OPS)
+    rationale = _text(entry.get("rationale", ""), "rationale", may_be_empty=True)
+    if op == "none":
+        return Operation(op, None, "", (), rationale, ())
+    needs_key = op in ("update", "delete")
+    if needs_key and "key" not in entry:
+        raise ContractValueError(f"{op} needs the key of a rule")
+    key = _rule(entry["key"], rules, op) if needs_key or (entry.get("key") and op == "merge") else None
+    merged = tuple(dict.fromkeys(_rule(rule_id, rules, op) for rule_id in _list(entry.get("merged_from", []), "merged_from")))
+    evidence = _evidence(entry.get("evidence", []), ticket_keys, "evidence", minimum=1)
     if op == "merge" and len(merged) < 2:
-        return "merge needs merged_from of at least two rules"
+        raise ContractValueError("merge needs merged_from of at least two rules")
     if op != "merge" and merged:
-        return f"{op} takes no merged_from"
+        raise ContractValueError(f"{op} takes no merged_from")
     text = _stripped(entry.get("text"))
     if op == "delete":
-        return "delete takes no text" if text else Operation(op, key, "", (), rationale, evidence)
+        if text:
+            raise ContractValueError("delete takes no text")
+        return Operation(op, key, "", (), rationale, evidence)
     if len(text) > MAX_RULE_CHARS:
-        return f"the text has {len(text)} characters, at most {MAX_RULE_CHARS} are allowed"
-    problem = next(_text_problems(text, rules), "")
-    if problem:
-        return problem
-    return _add(text, rules, rationale, evidence) if op == "add" else Operation(op, key, text, merged, rationale, evidence)
+        raise ContractValueError(f"the text has {len(text)} characters, at most {MAX_RULE_CHARS} are allowed")
+    _check_text(text, rules)
+    if op != "add":
+        return Operation(op, key, text, merged, rationale, evidence)
+    nearest = _nearly_the_same(text, rules)
+    return Operation("update" if nearest else "add", nearest, text, (), rationale, evidence)
 
 
-def _add(text: str, rules: Mapping[str, str], rationale: str, evidence: tuple[str, ...]) -> Operation | str:
-    """Return a new rule, or an update of the old rule that is nearly the same."""
+def _nearly_the_same(text: str, rules: Mapping[str, str]) -> str | None:
+    """Return the old rule that an added one is a new wording of, if any."""
     words = signature(text)
     similarity = {rule_id: SequenceMatcher(None, words, signature(rule), autojunk=False).ratio() for rule_id, rule in rules.items()}
     nearest = max(similarity, key=lambda rule_id: similarity[rule_id], default=None)
     if nearest is None or similarity[nearest] < SAME_RULE:
-        return Operation("add", None, text, (), rationale, evidence)
+        return None
     if is_invariant(nearest):
-        return f"nearly the same as {nearest}, which is an invariant and cannot be changed"
+        raise ContractValueError(f"nearly the same as {nearest}, which is an invariant and cannot be changed")
     if similarity[nearest] == 1:
-        return f"says the same as {nearest}"
-    return Operation("update", nearest, text, (), rationale, evidence)
+        raise ContractValueError(f"says the same as {nearest}")
+    return nearest
 
 
 def _rule(rule_id: Any, rules: Mapping[str, str], op: Op) -> str:
-    if isinstance(rule_id, str) and is_invariant(rule_id) and rule_id in rules:
-        raise ContractValueError(f"{rule_id} is an invariant and cannot be changed")
-    if not isinstance(rule_id, str) or not _RULE_ID.match(rule_id) or rule_id not in rules:
+    if not isinstance(rule_id, str) or rule_id not in rules:
         raise ContractValueError(f"there is no rule {str(rule_id)[:40]!r}")
-    if rule_id == FOCUS and op != "update":
-        raise ContractValueError(f"{FOCUS} is the mission's focus and cannot be removed")
-    return rule_id
+    return _changeable(rule_id, op)
 
 
 def _hypothesis(entry: Any, place: int, ticket_keys: Collection[str]) -> Hypothesis:

@@ -19,7 +19,7 @@ def cases(scores: Sequence[float], *, metric: str = "f1", **changes: Any) -> lis
 def run_dir(folder: Path, samples: Sequence[Mapping[str, Any]], engine: Mapping[str, Any] | None = None, **run: Any) -> Path:
     """Write a run of one engine into `folder`, named by it."""
     engines = run.pop("engines", [{**ENGINE, **(engine or {})}])
-    return write_run(folder, samples, run_id=folder.name, engines=engines, versions={"evalharness": "1"}, **run)
+    return write_run(folder, samples, run_id=folder.name, engines=engines, **{"versions": {"evalharness": "1"}, **run})
 
 
 def pair(tmp_path: Path, base: Sequence[Mapping[str, Any]], candidate: Sequence[Mapping[str, Any]], **run: Any) -> tuple[Path, Path]:

@@ -77,11 +77,9 @@ class TestVerdicts:
         assert found.verdict != REGRESSED
 
     def test_counts_have_no_verdict(self, tmp_path: Path) -> None:
-        assert [change.metric for change in compared(tmp_path, cases([1.0], metric="num_x"), cases([5.0], metric="num_x")).metrics] == [
-            "pass_rate",
-            "length_rate",
-            "empty_rate",
-        ]
+        found = compared(tmp_path, cases([1.0], metric="num_x"), cases([5.0], metric="num_x"))
+        assert [change.metric for change in found.metrics] == ["pass_rate", "length_rate", "empty_rate"]
+        assert found.cases == []
 
     def test_what_could_have_been_shown_shrinks_with_the_cases(self, tmp_path: Path) -> None:
         few, many = (metric(compared(tmp_path, cases(HALVES * n), cases(HALVES * n))).detectable for n in (1, 10))
@@ -94,35 +92,29 @@ class TestSlices:
         base = [{**one, "tags": own} for one, own in zip(cases([1.0] * 400), tags, strict=True)]
         fallen = [0.0] * 12 + [1.0] * 388
         before, after = [1.0] * 200 + [0.0] * 200, fallen[:200] + [1.0] * 12 + [0.0] * 188
-        risen = compared(
-            tmp_path,
-            [{**one, "scores": {"f1": value}} for one, value in zip(base, before, strict=True)],
-            [{**one, "scores": {"f1": value}} for one, value in zip(base, after, strict=True)],
-        )
+        sides = [[{**one, "scores": {"f1": value}} for one, value in zip(base, values, strict=True)] for values in (before, after)]
+        risen = compared(tmp_path, *sides)
         assert metric(risen).change.difference == 0
         assert metric(risen).verdict != REGRESSED
         (lost,) = [change for change in risen.slices if change.verdict == REGRESSED]
         assert (lost.slice_key, lost.slice_value, lost.metric, lost.change.num_pairs) == ("kind", "rare", "f1", 12)
-        assert risen.has_regressed
-        assert risen.verdict == REGRESSED
+        assert (risen.has_regressed, risen.verdict) == (True, REGRESSED)
 
     def test_a_category_that_is_lost_is_shown(self, tmp_path: Path) -> None:
         def rows(said: int) -> list[dict[str, Any]]:
             own = {"a": [1, 1, 1], "b": [said, said, 1]}
-            return [
-                {**one, "details": {"categories": own if number < 20 else {"a": [1, 1, 1]}}} for number, one in enumerate(cases([1.0] * 60))
-            ]
+            marks = [own if number < 20 else {"a": [1, 1, 1]} for number in range(60)]
+            return [{**one, "details": {"categories": mark}} for one, mark in zip(cases([1.0] * 60), marks, strict=True)]
 
-        found = compared(tmp_path, rows(1), rows(0))
-        assert [(change.slice_value, change.verdict) for change in found.slices if change.slice_key == "category"] == [
-            ("a", SAME),
-            ("b", REGRESSED),
-        ]
+        found = [change for change in compared(tmp_path, rows(1), rows(0)).slices if change.slice_key == "category"]
+        assert [(change.slice_value, change.verdict) for change in found] == [("a", SAME), ("b", REGRESSED)]
 
     def test_a_category_that_only_one_side_said_was_wrong_there(self, tmp_path: Path) -> None:
         plain = [{**one, "details": {"categories": {"a": [1, 1, 1]}}} for one in cases([1.0] * 60)]
         invented = [{**one, "details": {"categories": {"a": [1, 1, 1], "b": [0, 1, 0]}}} for one in cases([1.0] * 60)]
         assert [change.verdict for change in compared(tmp_path, plain, invented).slices] == [SAME, REGRESSED]
+        # A base without any marks says nothing about categories.
+        assert compared(tmp_path / "unmarked", cases([1.0] * 60), invented).slices == []
 
     def test_one_name_in_two_domains_is_two_categories(self, tmp_path: Path) -> None:
         def rows(said: int) -> list[dict[str, Any]]:
@@ -140,10 +132,6 @@ class TestSlices:
             ("screw", SAME, 30),
             ("label (rru)", SAME, 30),
         ]
-
-    def test_a_base_without_marks_says_nothing_about_categories(self, tmp_path: Path) -> None:
-        marked = [{**one, "details": {"categories": {"a": [0, 1, 1]}}} for one in cases([1.0] * 60)]
-        assert compared(tmp_path, cases([1.0] * 60), marked).slices == []
 
     def test_a_tag_with_one_value_or_a_value_per_case_makes_no_slices(self, tmp_path: Path) -> None:
         tagged = [{**one, "tags": {"same": "x", "name": one["case_id"]}} for one in cases([1.0] * 250)]
@@ -177,9 +165,6 @@ class TestCases:
         (found,) = compared(tmp_path, [row("a", scores={"x": 0, "y": 1})], [row("a", scores={"x": 1, "y": 0})]).cases
         assert found.direction == "mixed"
 
-    def test_a_count_alone_is_no_change(self, tmp_path: Path) -> None:
-        assert compared(tmp_path, [row("a", scores={"num_x": 0})], [row("a", scores={"num_x": 9})]).cases == []
-
 
 class TestCoverage:
     def test_what_cannot_be_paired_is_counted_by_reason(self, tmp_path: Path) -> None:
@@ -197,18 +182,13 @@ class TestCoverage:
         found = metric(compared(tmp_path, cases([1.0] * 60), candidate))
         assert (found.change.num_pairs, found.change.difference) == (40, 0)
 
-    def test_without_a_pair_it_is_refused(self, tmp_path: Path) -> None:
+    def test_what_cannot_be_paired_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ComparisonError, match="no case was judged on both sides"):
             compared(tmp_path, [row("a")], [invalid("a")])
-
-    def test_tests_of_other_names_are_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(
-            ComparisonError, match="no test in common: the base has stage_a::test_summary, the candidate dense::test_summary"
-        ):
-            compared(tmp_path, [row("a")], [row("a", eval="dense")])
-
-    def test_a_run_is_not_compared_with_itself(self, tmp_path: Path) -> None:
-        side = read_side(str(run_dir(tmp_path / "a", cases([1.0]))))
+        names = "no test in common: the base has stage_a::test_summary, the candidate dense::test_summary"
+        with pytest.raises(ComparisonError, match=names):
+            compared(tmp_path / "other", [row("a")], [row("a", eval="dense")])
+        side = read_side(str(tmp_path / "base"))
         with pytest.raises(ComparisonError, match="base and candidate are the same"):
             compare(side, side)
 
@@ -278,15 +258,6 @@ def test_circumstances_are_a_warning(tmp_path: Path, engine: dict[str, Any], tex
     assert text in [difference.text for difference in compared_options(base, candidate).differences]
 
 
-def test_another_harness_version_is_a_warning(tmp_path: Path) -> None:
-    base, candidate = pair(tmp_path, BASE, BASE)
-    text = (candidate / "run.json").read_text().replace('"evalharness": "1"', '"evalharness": "2"')
-    (candidate / "run.json").write_text(text)
-    assert [difference.text for difference in compared_options(base, candidate).differences] == [
-        "harness version differs: 1 in the base, 2 in the candidate"
-    ]
-
-
 @pytest.mark.parametrize(("temperature", "shown"), [(0.0, []), (0.5, ["seed differs: 0 in the base, 1 in the candidate"])])
 def test_a_seed_matters_where_something_was_drawn(tmp_path: Path, temperature: float, shown: list[str]) -> None:
     sides = []
@@ -296,16 +267,23 @@ def test_a_seed_matters_where_something_was_drawn(tmp_path: Path, temperature: f
     assert [difference.text for difference in compared_options(*sides).differences] == shown
 
 
-def test_an_option_that_the_other_version_did_not_know_is_no_difference(tmp_path: Path) -> None:
-    base, candidate = pair(tmp_path, BASE, cases([1.0] * 5, options={"max_new_tokens": 16, "new": None}))
-    assert compared_options(base, candidate).differences == []
+VERSIONS = {"versions": {"evalharness": "2"}}
+WARNED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[str]]] = {
+    "harness version": (BASE, VERSIONS, ["harness version differs: 1 in the base, 2 in the candidate"]),
+    "new option": (cases([1.0] * 5, options={"max_new_tokens": 16, "new": None}), {}, []),
+    "other cases": (
+        [*cases([1.0] * 3), row("more", scores={"f1": 1.0})],
+        {},
+        [f"the cases differ {WHERE}: 3 in both, 2 only in the base, 1 only in the candidate"],
+    ),
+    "another test": ([*BASE, row("a", test="test_more")], {}, ["stage_a::test_more is only in cand (hf:tiny)"]),
+}
 
 
-def test_other_cases_are_counted(tmp_path: Path) -> None:
-    base, candidate = pair(tmp_path, BASE, [*cases([1.0] * 3), row("more", scores={"f1": 1.0})])
-    assert "the cases differ in stage_a::test_summary: 3 in both, 2 only in the base, 1 only in the candidate" in [
-        difference.text for difference in compared_options(base, candidate).differences
-    ]
+@pytest.mark.parametrize(("samples", "run", "texts"), WARNED.values(), ids=WARNED)
+def test_other_circumstances_are_told(tmp_path: Path, samples: list[dict[str, Any]], run: dict[str, Any], texts: list[str]) -> None:
+    base, candidate = pair(tmp_path, BASE, samples, **run)
+    assert [difference.text for difference in compared_options(base, candidate).differences] == texts
 
 
 def test_no_common_case_is_refused_even_anyway(tmp_path: Path) -> None:
@@ -323,13 +301,6 @@ def test_the_same_texts_of_two_checkpoints_are_a_warning(tmp_path: Path) -> None
     changed = [*cases([1.0] * 4), row("c004", scores={"f1": 1.0}, text="other")]
     other = run_dir(tmp_path / "unlike", changed, {"fingerprint": "f2", "checkpoint": "other"})
     assert compared_options(tmp_path / "base", other).differences == []
-
-
-def test_a_test_of_one_side_only_is_a_warning(tmp_path: Path) -> None:
-    base, candidate = pair(tmp_path, BASE, [*BASE, row("a", test="test_more")])
-    assert [difference.text for difference in compared_options(base, candidate).differences] == [
-        "stage_a::test_more is only in cand (hf:tiny)"
-    ]
 
 
 def test_two_engines_of_one_run_can_be_compared(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evalharness.analysis.comparison.compare import compare
-from evalharness.analysis.comparison.sheets import was_judged
 from evalharness.analysis.comparison.sides import baseline_json, read_baseline, read_side, side_of_rows, write_baseline
 from evalharness.api.errors import BaselineError, ComparisonError, RecordError
 from tests.analysis.comparison.runs import ENGINE, cases, pair, run_dir
@@ -38,9 +37,6 @@ def test_of_several_engines_one_must_be_named_unless_one_is_preferred(two: Path)
     with pytest.raises(ComparisonError, match=r"has several engines; write .*two:runs:ENGINE with one of: hf:tiny, hf:other"):
         read_side(str(two))
     assert read_side(str(two), prefer="hf:other").engine == "hf:other"
-
-
-def test_an_engine_that_is_not_there_is_refused(two: Path) -> None:
     with pytest.raises(ComparisonError, match="has no engine 'hf:third'"):
         read_side(f"{two}:hf:third")
 
@@ -57,9 +53,6 @@ def test_what_is_neither_run_nor_baseline_is_refused(tmp_path: Path) -> None:
         read_side(str(tmp_path / "nowhere"))
     with pytest.raises(RecordError, match="is not a run directory"):
         read_side(str(tmp_path))
-
-
-def test_a_run_without_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ComparisonError, match="has no rows"):
         read_side(str(run_dir(tmp_path / "a", [])))
 
@@ -76,22 +69,17 @@ def test_a_run_that_did_not_end_says_so(tmp_path: Path, run: dict[str, object], 
     assert read_side(str(run_dir(tmp_path / "a", cases([1.0]), **run))).notes == (note,)
 
 
-def test_failures_of_machine_or_question_have_no_scores(tmp_path: Path) -> None:
-    samples = [row("a"), invalid("b"), row("c", outcome="error", scores={"valid": 0.0}), row("d", outcome="miss", scores={"valid": 0.0})]
+def test_scores_and_marks_are_finite_numbers_of_judged_cases(tmp_path: Path) -> None:
+    categories = {"f1": [1, 1, 2], "absent": [0, 0, 0], "number": 0.5, "text": "x", "short": [1, 2], "odd": [1, "2", 3]}
+    samples = [
+        row("a", scores={"x": float("nan"), "y": "1", "z": 10**400, "ok": 1}, details={"categories": categories}),
+        invalid("b"),
+        row("c", outcome="error", scores={"valid": 0.0}),
+        row("d", outcome="miss", scores={"valid": 0.0}),
+    ]
     (sheet,) = read_side(str(run_dir(tmp_path / "a", samples))).sheets.values()
     assert {name: line.scores.get("pass_rate") for name, line in sheet.cases.items()} == {"a": 1.0, "b": None, "c": None, "d": 0.0}
-
-
-def test_a_score_that_is_no_finite_number_is_left_out(tmp_path: Path) -> None:
-    samples = [row("a", scores={"x": float("nan"), "y": "1", "z": 10**400, "ok": 1})]
-    (sheet,) = read_side(str(run_dir(tmp_path / "a", samples))).sheets.values()
     assert set(sheet.cases["a"].scores) == {"ok", "pass_rate", "length_rate", "empty_rate"}
-
-
-def test_marks_by_category_are_numbers_or_counts(tmp_path: Path) -> None:
-    categories = {"f1": [1, 1, 2], "absent": [0, 0, 0], "number": 0.5, "text": "x", "short": [1, 2], "odd": [1, "2", 3]}
-    samples = [row("a", details={"categories": categories})]
-    (sheet,) = read_side(str(run_dir(tmp_path / "a", samples))).sheets.values()
     assert sheet.cases["a"].marks == {"f1": pytest.approx(2 / 3, abs=1e-6), "number": 0.5}
 
 
@@ -155,6 +143,9 @@ def test_texts_and_paths_are_not_kept(tmp_path: Path) -> None:
     assert "secret" not in written
     assert "generated words" not in written
     assert str(tmp_path) not in written
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BaselineError, match="cannot be written: .*; choose another folder with --to"):
+        write_baseline(side, tmp_path / "file" / "kept.json")
 
 
 def test_ten_thousand_cases_take_about_a_megabyte(tmp_path: Path) -> None:
@@ -179,8 +170,8 @@ def test_any_ids_and_scores_survive(tmp_path: Path, values: dict[str, tuple[floa
     assert {case_id: line.scores for case_id, line in again.cases.items()} == {
         case_id: line.scores for case_id, line in sheet.cases.items()
     }
-    assert [line.outcome for line in again.cases.values() if was_judged(line)] == [
-        line.outcome for line in sheet.cases.values() if was_judged(line)
+    assert [line.outcome for line in again.cases.values() if line.was_judged] == [
+        line.outcome for line in sheet.cases.values() if line.was_judged
     ]
 
 
@@ -222,10 +213,3 @@ def test_a_damaged_column_is_refused(tmp_path: Path, damage: str) -> None:
     (tmp_path / "kept.json").write_text(json.dumps(values))
     with pytest.raises(BaselineError, match="is damaged"):
         read_baseline(tmp_path / "kept.json")
-
-
-def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    side = read_side(str(run_dir(tmp_path / "run", cases([1.0]))))
-    with pytest.raises(BaselineError, match="cannot be written: .*; choose another folder with --to"):
-        write_baseline(side, tmp_path / "file" / "kept.json")

@@ -25,6 +25,12 @@ def curve(found: Timeline, metric: str = "f1", value: str = "") -> Curve:
     return one
 
 
+def at_points(folder: Path, **rows: list[dict[str, Any]]) -> Timeline:
+    """Return the timeline of checkpoint-1, checkpoint-2, … with these rows, by `p1`, `p2`, …"""
+    lines = [{**line, "engine": f"hf:checkpoint-{point[1:]}"} for point, own in rows.items() for line in own]
+    return timeline(run_dir(folder, lines, engines=[engine(f"checkpoint-{point[1:]}") for point in rows]))
+
+
 def test_a_curve_has_each_checkpoints_mean_with_the_interval_of_its_report(tmp_path: Path) -> None:
     scores = {"checkpoint-1": [0.0, 1.0, 0.0, 1.0], "checkpoint-2": [1.0, 1.0, 1.0, 0.0]}
     found = curve(timeline(measured(tmp_path / "run", scores)))
@@ -33,29 +39,23 @@ def test_a_curve_has_each_checkpoints_mean_with_the_interval_of_its_report(tmp_p
     assert (found.values[0].low, found.values[0].high) == (expected.low, expected.high)
 
 
-def test_a_checkpoint_that_is_clearly_best_is_told_apart(tmp_path: Path) -> None:
+def test_the_best_checkpoint_is_the_earliest_of_equals_and_knows_which_cannot_be_told_apart(tmp_path: Path) -> None:
     scores = {"checkpoint-1": [0.0] * 20, "checkpoint-2": [1.0] * 20, "checkpoint-3": [1.0] * 19 + [0.0]}
     found = curve(timeline(measured(tmp_path / "run", scores))).best
     assert found is not None
     assert (found.point, found.alike, found.num_compared) == (1, (2,), 2)
-
-
-def test_of_equal_checkpoints_the_earliest_is_best_and_none_is_told_apart(tmp_path: Path) -> None:
-    found = curve(timeline(measured(tmp_path / "run", {f"checkpoint-{n}": [1.0] * 30 for n in (1, 2, 3)}))).best
+    found = curve(timeline(measured(tmp_path / "equal", {f"checkpoint-{n}": [1.0] * 30 for n in (1, 2, 3)}))).best
     assert found is not None
     assert (found.point, found.alike) == (0, (1, 2))
+    assert curve(timeline(measured(tmp_path / "one", {"checkpoint-1": [1.0]}))).best is None
 
 
 def test_cases_of_a_group_do_not_tell_apart_what_independent_cases_would(tmp_path: Path) -> None:
-    def run(name: str, grouped: bool) -> Timeline:
-        rows = [
-            row(f"c{n}", engine=f"hf:{point}", group="one" if grouped else None, scores={"f1": value})
-            for point, value in (("checkpoint-1", 0.0), ("checkpoint-2", 1.0))
-            for n in range(20)
-        ]
-        return timeline(run_dir(tmp_path / name, rows, engines=[engine("checkpoint-1"), engine("checkpoint-2")]))
+    def run(name: str, group: str | None) -> Timeline:
+        points = {f"p{n + 1}": [row(f"c{case}", group=group, scores={"f1": float(n)}) for case in range(20)] for n in range(2)}
+        return at_points(tmp_path / name, **points)
 
-    alone, together = (curve(run(name, grouped)).best for name, grouped in (("alone", False), ("together", True)))
+    alone, together = (curve(run(name, group)).best for name, group in (("alone", None), ("together", "one")))
     assert alone is not None
     assert together is not None
     assert (alone.alike, together.alike) == ((), (0,))
@@ -77,26 +77,20 @@ def test_lower_is_better_where_the_eval_says_so_and_no_way_has_no_best(tmp_path:
 
 
 def test_categories_and_tags_have_curves_of_their_own(tmp_path: Path) -> None:
-    def said(point: str, marks: dict[str, Any]) -> list[dict[str, Any]]:
-        return [
-            row(f"c{n}", engine=f"hf:{point}", tags={"site": "ab"[n % 2]}, scores={"f1": 1.0}, details={"categories": marks})
-            for n in range(4)
-        ]
+    def said(marks: list[int]) -> list[dict[str, Any]]:
+        return [row(f"c{n}", tags={"site": "ab"[n % 2]}, scores={"f1": 1.0}, details={"categories": {"bolt": marks}}) for n in range(4)]
 
-    rows = [*said("checkpoint-1", {"bolt": [1, 1, 1]}), *said("checkpoint-2", {"bolt": [0, 0, 1]})]
-    found = timeline(run_dir(tmp_path / "run", rows, engines=[engine("checkpoint-1"), engine("checkpoint-2")]))
+    found = at_points(tmp_path / "run", p1=said([1, 1, 1]), p2=said([0, 0, 1]))
     assert [value.mean for value in curve(found, "f1 of category", "bolt").values] == [1.0, 0.0]
     assert {one.slice_value for one in found.curves if one.slice_key == "site"} == {"a", "b"}
 
 
 def test_one_name_in_two_domains_has_two_curves(tmp_path: Path) -> None:
-    rows = [
-        row(f"c{n}", engine=f"hf:{point}", tags={"domain": domain}, scores={"f1": 1.0}, details={"categories": {"label": marks}})
-        for point, marks in (("checkpoint-1", [1, 1, 1]), ("checkpoint-2", [0, 0, 1]))
-        for n, domain in enumerate(["bbu", "bbu", "rru", "rru"])
-        if (point, domain) != ("checkpoint-2", "rru")
-    ]
-    found = timeline(run_dir(tmp_path / "run", rows, engines=[engine("checkpoint-1"), engine("checkpoint-2")]))
+    def said(marks: list[int], *domains: str) -> list[dict[str, Any]]:
+        about = {"scores": {"f1": 1.0}, "details": {"categories": {"label": marks}}}
+        return [row(f"c{n}", tags={"domain": domain}, **about) for n, domain in enumerate(domains)]
+
+    found = at_points(tmp_path / "run", p1=said([1, 1, 1], "bbu", "bbu", "rru", "rru"), p2=said([0, 0, 1], "bbu", "bbu"))
     assert [value.mean for value in curve(found, "f1 of category", "label (bbu)").values] == [1.0, 0.0]
     assert [value.mean for value in curve(found, "f1 of category", "label (rru)").values] == [1.0]
 
@@ -111,20 +105,15 @@ def test_flips_say_between_which_checkpoints_a_case_changed(tmp_path: Path) -> N
 
 
 def test_invalid_and_broken_cases_are_in_no_mean_and_flip_nothing(tmp_path: Path) -> None:
-    rows = [
-        row("a", engine="hf:checkpoint-1", scores={"f1": 1.0}),
-        row("a", engine="hf:checkpoint-2", scores={"f1": 0.0}, outcome="error"),
-        row("a", engine="hf:checkpoint-3", scores={"f1": 1.0}),
-    ]
-    found = timeline(run_dir(tmp_path / "run", rows, engines=[engine(f"checkpoint-{n}") for n in (1, 2, 3)]))
+    right, broken = row("a", scores={"f1": 1.0}), row("a", scores={"f1": 0.0}, outcome="error")
+    found = at_points(tmp_path / "run", p1=[right], p2=[broken], p3=[right])
     assert [value.place for value in curve(found).values] == [0, 2]
     assert found.flips["stage_a", "test_summary"] == ()
 
 
 def test_what_was_asked_otherwise_has_values_but_is_never_best(tmp_path: Path) -> None:
-    rows = [row("a", engine="hf:checkpoint-1", scores={"f1": 1.0}, prompt_sha256="other1234")]
-    rows += [row("a", engine=f"hf:checkpoint-{n}", scores={"f1": 0.5}) for n in (2, 3)]
-    found = timeline(run_dir(tmp_path / "run", rows, engines=[engine(f"checkpoint-{n}") for n in (1, 2, 3)]))
+    other, half = row("a", scores={"f1": 1.0}, prompt_sha256="other1234"), row("a", scores={"f1": 0.5})
+    found = at_points(tmp_path / "run", p1=[other], p2=[half], p3=[half])
     best = curve(found).best
     assert len(curve(found).values) == 3
     assert best is not None
@@ -147,10 +136,6 @@ def test_equal_checkpoints_are_told_apart_about_as_rarely_as_the_level_says(tmp_
     assert alarms / 150 <= 0.11
 
 
-def test_one_checkpoint_has_curves_without_a_best(tmp_path: Path) -> None:
-    assert curve(timeline(measured(tmp_path / "run", {"checkpoint-1": [1.0]}))).best is None
-
-
 def tracks(*folders: Path) -> tuple[list[Track], list[str]]:
     notes: list[str] = []
     return read_tracks(folders, notes), notes
@@ -163,15 +148,11 @@ def test_steps_of_the_trainer_order_checkpoints_whatever_their_names_say(tmp_pat
     assert (track.label, track.is_by_step, notes) == ("sft-1", True, [])
 
 
-def test_a_name_tells_the_step_where_the_trainer_does_not(tmp_path: Path) -> None:
+def test_a_name_tells_the_step_where_the_trainer_does_not_and_else_the_run_the_order(tmp_path: Path) -> None:
     ((track,), _) = tracks(measured(tmp_path / "a", {"checkpoint-1000": [1.0], "checkpoint-200": [1.0]}))
     assert [point.step for point in track.points] == [200, 1000]
-
-
-def test_without_steps_checkpoints_stand_as_their_run_has_them(tmp_path: Path) -> None:
-    ((track,), _) = tracks(measured(tmp_path / "a", {"early": [1.0], "best": [1.0]}))
-    assert [point.name for point in track.points] == ["early", "best"]
-    assert not track.is_by_step
+    ((track,), _) = tracks(measured(tmp_path / "b", {"early": [1.0], "best": [1.0]}))
+    assert ([point.name for point in track.points], track.is_by_step) == (["early", "best"], False)
 
 
 def test_without_steps_checkpoints_of_several_runs_stand_by_time_and_then_by_the_numbers_in_their_names(tmp_path: Path) -> None:
@@ -242,8 +223,5 @@ def test_nothing_to_read_is_refused(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "foreign").mkdir()
     with pytest.raises(ComparisonError, match="run directory; give reports/RUN_ID"):
         run_folders([f"{tmp_path}/{pattern}"])
-
-
-def test_runs_without_a_row_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ComparisonError, match="none of these runs has a row"):
         tracks(run_dir(tmp_path / "empty", []))

@@ -25,9 +25,6 @@ def test_wilson_interval_matches_reference_values(successes: int, n: int, low: f
 def test_wilson_interval_holds_the_rate_and_stays_within_bounds(n: int, rate: float) -> None:
     low, high = wilson_interval(rate, n)
     assert 0.0 <= low <= rate <= high <= 1.0
-
-
-def test_more_confidence_is_a_wider_interval() -> None:
     assert wilson_interval(0.5, 10, 0.99)[0] < wilson_interval(0.5, 10)[0]
 
 
@@ -43,8 +40,10 @@ def one(values: list[float], groups: list[str | None] | None = None, *, rate: bo
 
 
 class TestIntervalsOfScores:
-    def test_a_rate_gets_wilsons(self) -> None:
+    def test_a_rate_and_a_bounded_score_at_its_bound_everywhere_get_wilsons(self) -> None:
         assert one([1.0] * 9 + [0.0], rate=True) == (*wilson_interval(0.9, 10), "wilson")
+        assert one([1.0, float("nan"), 0.0], rate=True) == (*wilson_interval(0.5, 2), "wilson")  # a case without the score
+        assert [one([value] * 20) for value in (0.0, 1.0)] == [(*wilson_interval(value, 20), "wilson") for value in (0.0, 1.0)]
 
     @pytest.mark.parametrize("seed", range(3))
     def test_a_mean_gets_about_the_bootstrap_that_scipy_makes(self, seed: int) -> None:
@@ -53,13 +52,6 @@ class TestIntervalsOfScores:
         found = one(list(values))
         assert (found.low, found.high) == pytest.approx((scipys.low, scipys.high), abs=0.004)
         assert found.kind == "bootstrap"
-
-    def test_a_case_without_the_score_counts_for_nothing(self) -> None:
-        assert one([1.0, float("nan"), 0.0], rate=True) == (*wilson_interval(0.5, 2), "wilson")
-
-    @pytest.mark.parametrize("value", [0.0, 1.0])
-    def test_a_bounded_score_at_its_bound_everywhere_gets_wilsons(self, value: float) -> None:
-        assert one([value] * 20) == (*wilson_interval(value, 20), "wilson")
 
     @pytest.mark.parametrize(
         ("values", "bounded"), [([0.5] * 5, True), ([0.0] * 5, False), ([0.3], True), ([], True)], ids=["equal", "counts", "one", "none"]
@@ -75,10 +67,8 @@ class TestIntervalsOfScores:
         groups = [f"g{number // 6}" for number in range(60)]
         apart, together = one(values, rate=rate), one(values, groups, rate=rate)
         assert together.high - together.low > 2 * (apart.high - apart.low)
-
-    def test_where_every_case_is_right_a_group_counts_as_one_case(self) -> None:
-        together = one([1.0] * 60, [f"g{number // 6}" for number in range(60)], rate=True)
-        assert together.low < wilson_interval(1.0, 10)[0]
+        # Where every case is right, a group counts as one case.
+        assert one([1.0] * 60, groups, rate=True).low < wilson_interval(1.0, 10)[0]
 
     def test_the_same_seed_gives_the_same_interval(self) -> None:
         values = list(np.random.default_rng(0).random(50))

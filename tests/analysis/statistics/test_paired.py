@@ -56,16 +56,12 @@ def test_the_interval_of_rates_is_that_of_agresti_and_min() -> None:
     assert (found.num_pairs, found.num_up, found.num_down, found.difference) == pytest.approx((53, 8, 16, -8 / 53))
 
 
-def test_a_pair_counts_where_both_sides_have_the_score() -> None:
+def test_a_pair_counts_where_both_sides_have_the_score_and_without_one_nothing_is_known() -> None:
     nan = float("nan")
     found = change([1.0, nan, 0.5, 0.25], [0.5, 1.0, nan, 0.25])
     assert (found.num_pairs, found.base, found.candidate) == (2, 0.625, 0.375)
-
-
-def test_without_a_pair_nothing_is_known() -> None:
-    found = change([float("nan")], [1.0])
-    assert found.num_pairs == 0
-    assert found.p == 1.0
+    found = change([nan], [1.0])
+    assert (found.num_pairs, found.p) == (0, 1.0)
     assert np.isnan([found.base, found.candidate, found.difference, found.low, found.high, found.standard_error]).all()
 
 
@@ -82,10 +78,7 @@ def test_groups_that_change_together_are_one_observation() -> None:
     assert (apart.p, together.p) == pytest.approx((2**-19, 0.5))  # two groups of four changed: 2 of 4 signs are as extreme
     assert together.high - together.low > 2 * (apart.high - apart.low)
     assert together.num_groups == 4
-
-
-def test_cases_without_a_group_are_groups_of_their_own() -> None:
-    assert change([0.0] * 4, [1.0] * 4, ["a", None, "a", None]).num_groups == 3
+    assert change([0.0] * 4, [1.0] * 4, ["a", None, "a", None]).num_groups == 3  # cases without a group are groups of their own
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
@@ -129,19 +122,13 @@ def test_grouped_differences_are_covered_and_false_alarms_are_rare(is_binary: bo
     assert alarms / 400 < 0.085
 
 
-def test_holm_matches_a_worked_example() -> None:
+def test_holm_matches_a_worked_example_and_counts_only_tests_that_can_be_significant() -> None:
     # 4 × 0.005, 3 × 0.01, 2 × 0.03, 1 × 0.04 raised to the one before.
     corrected, num_counted = holm([0.01, 0.04, 0.03, 0.005])
     assert corrected == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert num_counted == 4
-
-
-def test_no_test_and_one_test_need_no_correction() -> None:
     assert holm([]) == ([], 1)
     assert holm([0.2]) == ([0.2], 1)
-
-
-def test_tests_that_cannot_be_significant_do_not_count() -> None:
     # Two can be at 0.05 / 2; the forty slices with one changed case cannot.
     corrected, num_counted = holm([0.01, 0.5, *[1.0] * 40], [0.001, 0.002, *[1.0] * 40])
     assert num_counted == 2

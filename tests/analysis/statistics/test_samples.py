@@ -10,31 +10,17 @@ from hypothesis import strategies as st
 from evalharness.analysis.gates import parse_gate
 from evalharness.analysis.statistics.intervals import mean_intervals
 from evalharness.analysis.statistics.paired import paired_changes
-from evalharness.analysis.statistics.samples import majority_vote, pass_at_k, pass_hat_k, repeated_standard_error, sample_scores
+from evalharness.analysis.statistics.samples import repeated_standard_error, sample_scores
 
 
 @given(st.integers(1, 8), st.data())
-def test_pass_at_k_and_pass_hat_k_are_shares_of_all_choices_of_k(num_samples: int, data: st.DataObject) -> None:
+def test_scores_are_shares_of_all_choices_of_k(num_samples: int, data: st.DataObject) -> None:
     num_correct, k = data.draw(st.integers(0, num_samples)), data.draw(st.integers(1, num_samples))
-    choices = list(combinations([True] * num_correct + [False] * (num_samples - num_correct), k))
-    assert pass_at_k(num_samples, num_correct, k) == pytest.approx(sum(map(any, choices)) / len(choices))
-    assert pass_hat_k(num_samples, num_correct, k) == pytest.approx(sum(map(all, choices)) / len(choices))
-
-
-@pytest.mark.parametrize(("num_samples", "num_correct", "k"), [(2, 1, 3), (2, 3, 1), (2, -1, 1), (2, 1, 0)])
-@pytest.mark.parametrize("function", [pass_at_k, pass_hat_k])
-def test_counts_that_cannot_be_are_refused(function, num_samples: int, num_correct: int, k: int) -> None:
-    with pytest.raises(ValueError, match="needs 1 <= k <= num_samples"):
-        function(num_samples, num_correct, k)
-
-
-@pytest.mark.parametrize(
-    ("answers", "winner"),
-    [([], None), ([None, None], None), (["a", "b", "b"], "b"), (["b", "a", "a", "b"], "b"), ([None, None, "a"], "a")],
-    ids=["nobody", "no answers", "most", "tie: the first", "no answer has no vote"],
-)
-def test_the_majority_wins(answers: list[str | None], winner: str | None) -> None:
-    assert majority_vote(answers) == winner
+    correct = [True] * num_correct + [False] * (num_samples - num_correct)
+    choices = list(combinations(correct, k))
+    scores = sample_scores(correct, ks=[k])
+    assert scores[f"pass@{k}"] == pytest.approx(sum(map(any, choices)) / len(choices))
+    assert scores.get(f"pass^{k}", scores["pass@1"] if k == 1 else None) == pytest.approx(sum(map(all, choices)) / len(choices))
 
 
 def test_repeats_of_a_case_are_no_new_cases() -> None:
@@ -67,8 +53,15 @@ def test_scores_of_several_samples_are_named_as_gates_name_them() -> None:
 
 @pytest.mark.parametrize(
     ("answers", "majority"),
-    [(["x", "x", "y"], 1.0), ([None, None, "y"], 0.0), ([None, "x", None], 1.0), ([None] * 3, 0.0)],
-    ids=["most", "a wrong one alone", "a right one alone", "no answer"],
+    [
+        (["x", "x", "y"], 1.0),
+        ([None, None, "y"], 0.0),
+        ([None, "x", None], 1.0),
+        ([None] * 3, 0.0),
+        (["x", "y", "y", "x"], 1.0),
+        (["y", "x", "x", "y"], 0.0),
+    ],
+    ids=["most", "a wrong one alone", "a right one alone", "no answer", "a tie with the right one first", "a tie with a wrong one first"],
 )
 def test_the_majority_is_right_where_the_answer_given_most_often_is(answers: list[str | None], majority: float) -> None:
     assert sample_scores([answer == "x" for answer in answers], answers)["majority"] == majority
@@ -80,8 +73,9 @@ def test_the_majority_is_right_where_the_answer_given_most_often_is(answers: lis
         (([],), {}, "at least one sample"),
         (([True], ["a", "b"]), {}, "2 answers for 1 samples"),
         (([True],), {"ks": [2]}, "needs 1 <= k <= num_samples"),
+        (([True],), {"ks": [0]}, "needs 1 <= k <= num_samples"),
     ],
-    ids=["no samples", "other answers", "k too large"],
+    ids=["no samples", "other answers", "k too large", "k too small"],
 )
 def test_samples_that_do_not_fit_together_are_refused(arguments, options, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -43,20 +43,22 @@ def test_the_attention_that_was_asked_for_is_used(hf_text_checkpoint):
     assert load(hf_text_checkpoint, attn_implementation="eager").describe()["attn_implementation"] == "eager"
 
 
-def test_an_unknown_attention_is_refused(hf_text_checkpoint):
-    with pytest.raises(ConfigError, match="attn_implementation 'bogus' cannot be used"):
-        load(hf_text_checkpoint, attn_implementation="bogus")
+REFUSED = {
+    "attention": ({"attn_implementation": "bogus"}, ConfigError, "attn_implementation 'bogus' cannot be used"),
+    "flash attention": (
+        {"attn_implementation": "flash_attn", "torch_dtype": "bfloat16"},
+        MissingDependency,
+        "needs a package that is not installed: FlashAttention2",
+    ),
+    "device": ({"device": "bogus"}, ConfigError, "'bogus' is unknown"),
+    "number of a device": ({"device": "cuda:99"}, ConfigError, "'cuda:99' is not there"),
+}
 
 
-def test_flash_attention_that_is_not_installed_says_so(hf_text_checkpoint):
-    with pytest.raises(MissingDependency, match="needs a package that is not installed: FlashAttention2"):
-        load(hf_text_checkpoint, attn_implementation="flash_attn", torch_dtype="bfloat16")
-
-
-@pytest.mark.parametrize("device, match", [("bogus", "'bogus' is unknown"), ("cuda:99", "'cuda:99' is not there")], ids=["name", "index"])
-def test_a_device_that_is_not_there_is_refused(hf_text_checkpoint, device, match):
-    with pytest.raises(ConfigError, match=match):
-        load(hf_text_checkpoint, device=device)
+@pytest.mark.parametrize("config, error, match", REFUSED.values(), ids=REFUSED)
+def test_what_is_not_there_is_refused(hf_text_checkpoint, config, error, match):
+    with pytest.raises(error, match=match):
+        load(hf_text_checkpoint, **config)
 
 
 def test_a_device_map_wins_over_the_device(hf_text_checkpoint):
@@ -77,13 +79,6 @@ def test_a_text_checkpoint_is_no_vlm(hf_text_checkpoint):
     assert load(hf_text_checkpoint).capabilities.supports_vlm is False
     with pytest.raises(CheckpointError, match=r"has no image_processor; .* takes text only: .* set model\.variant to 'text'"):
         load(hf_text_checkpoint, variant="vlm")
-
-
-def test_a_vlm_without_image_processor_loads_as_text(vlm_checkpoint, tmp_path):
-    copy = shutil.copytree(vlm_checkpoint, tmp_path / "copy")
-    (copy / "preprocessor_config.json").unlink()
-    (copy / "video_preprocessor_config.json").unlink()
-    assert load(copy, variant="text").capabilities.supports_vlm is False
 
 
 def test_rows_are_padded_on_the_left_whatever_the_tokenizer_says(copied, hf_text_checkpoint):
@@ -130,8 +125,3 @@ def test_a_checkpoint_with_its_own_code_is_refused_unless_trusted(copied):
 def test_the_context_length_is_the_configs(hf_text_checkpoint, vlm_checkpoint):
     assert load(hf_text_checkpoint).max_model_len == 256
     assert load(vlm_checkpoint).max_model_len == 4096
-
-
-def test_the_description_tells_the_pixel_budget_in_force(vlm_checkpoint):
-    described = load(vlm_checkpoint, max_pixels=50_000).describe()["pixel_budget"]
-    assert described == {"min_pixels": 4096, "max_pixels": 50_000, "do_resize": True}

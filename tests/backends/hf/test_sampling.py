@@ -21,7 +21,7 @@ def draw(*, num_rows=NUM_DRAWS, **values):
     import torch
 
     scores = torch.tensor([SCORES] * num_rows)
-    raw = RawScores(num_rows, scores.device, keep_logprobs=False)
+    raw = RawScores(num_rows, scores.device, plan())
     picked = TokenPicker(plan(**values), range(num_rows), raw)(torch.zeros(num_rows, 1, dtype=torch.long), scores)
     assert (picked > -math.inf).sum(dim=1).tolist() == [1] * num_rows
     return collections.Counter(picked.argmax(dim=1).tolist())
@@ -62,7 +62,7 @@ def test_a_tiny_temperature_is_greedy_not_an_overflow(temperature):
 
 def test_a_token_without_probability_is_never_drawn(torch):
     scores = torch.tensor([[-math.inf, 0.0, -math.inf]] * 200)
-    raw = RawScores(200, scores.device, keep_logprobs=False)
+    raw = RawScores(200, scores.device, plan())
     picked = TokenPicker(plan(temperature=1.0), range(200), raw)(torch.zeros(200, 1, dtype=torch.long), scores)
     assert set(picked.argmax(dim=1).tolist()) == {1}
 

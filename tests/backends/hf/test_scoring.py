@@ -97,7 +97,7 @@ def test_rows_are_as_alone_in_models_of_other_kinds(kind, values):
     rows = []
     for i, (prompt_ids, response_ids) in enumerate((([5, 6, 7], [8, 9]), ([*range(2, 42)], [*range(42, 50)]), ([], [3, 4, 5]))):
         asked = replace(prompt(i, prompt_ids), response_ids=tuple(response_ids))
-        rows.append(row_to_score(Row(asked, asked.token_ids), 100, None))
+        rows.append(row_to_score(Row(asked, asked.token_ids)))
     with torch.no_grad():
         for row, logits in zip(rows, logits_of_responses(model, rows), strict=True):
             alone = model(input_ids=torch.tensor([row.token_ids])).logits[0]
@@ -150,25 +150,6 @@ def test_what_is_impossible_adds_nothing_to_an_entropy(torch):
 
     logprobs = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]).log()
     assert entropies_of(logprobs).tolist() == [0.0, pytest.approx(math.log(2))]
-
-
-def test_the_same_token_is_raw_or_processed():
-    """Of a distribution that has the reference values at T=0.5."""
-    import torch
-
-    from evalharness.backends.hf.sampling import processors_for
-
-    scores = torch.tensor([[0.0, -1.0611, *[-2.8615] * 50]])  # the token, one rival and fifty small ones
-    found = {}
-    for kind in ("raw", "processed"):
-        values = plan(temperature=0.5, logprobs=True, logprobs_kind=kind)
-        processors, kept = processors_for(values, [[0]], [1], torch.ones(1, 1), ())
-        drawn = scores
-        for processor in processors:
-            drawn = processor(torch.zeros(1, 1, dtype=torch.long), drawn)
-        assert drawn.argmax().item() == 0
-        found[kind] = kept.logprobs[0].item()
-    assert found == {"raw": pytest.approx(-1.4363, abs=1e-4), "processed": pytest.approx(-0.2494, abs=1e-4)}
 
 
 def test_generated_tokens_are_raw_or_processed_as_asked(engine):

@@ -54,30 +54,6 @@ def test_importing_the_backend_costs_nothing() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@needs_max
-def test_an_adapter_is_refused(max_text_checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="backend 'max' loads no adapters"):
-        build(max_text_checkpoint, adapter_path=str(tmp_path))
-
-
-@needs_max
-def test_a_checkpoint_that_sees_is_refused(tiny_vlm_checkpoint: Path) -> None:
-    with pytest.raises(CheckpointError, match="backend 'max': it takes images, and MAX in this process runs text models only"):
-        build(tiny_vlm_checkpoint)
-
-
-@needs_max
-def test_a_device_that_is_not_there_is_refused(max_text_checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match="device 'cuda:99' is not there for MAX"):
-        build(max_text_checkpoint, device="cuda:99")
-
-
-@needs_max
-def test_a_context_beyond_the_checkpoints_is_refused(max_text_checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match="max_model_len 5000 is more than the checkpoint's context of 4096"):
-        build(max_text_checkpoint, max_model_len=5000)
-
-
 def declared(source: Path, out: Path, **changes: Any) -> Path:
     """Return a copy of a checkpoint without weights, its config.json changed."""
     out.mkdir()
@@ -88,18 +64,30 @@ def declared(source: Path, out: Path, **changes: Any) -> Path:
     return out
 
 
-@needs_max
-def test_a_model_that_would_end_the_process_on_a_cpu_is_refused(max_text_checkpoint: Path, tmp_path: Path) -> None:
-    path = declared(max_text_checkpoint, tmp_path / "qwen3", architectures=["Qwen3ForCausalLM"], model_type="qwen3")
-    with pytest.raises(CheckpointError, match="MAX .* would end this process where it starts Qwen3ForCausalLM on a CPU"):
-        build(path, device="cpu")
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+BLOOM = {"architectures": ["BloomForCausalLM"], "model_type": "bloom"}
+REFUSED = {
+    "adapter": ({}, {"adapter_path": "x"}, ConfigError, "backend 'max' loads no adapters"),
+    "device": ({}, {"device": "cuda:99"}, ConfigError, "device 'cuda:99' is not there for MAX"),
+    "context": ({}, {"max_model_len": 5000}, ConfigError, "max_model_len 5000 is more than the checkpoint's context of 4096"),
+    "would crash": (QWEN3, {"device": "cpu"}, CheckpointError, "MAX .* would end this process where it starts Qwen3ForCausalLM on a CPU"),
+    "unknown": (BLOOM, {"device": "cpu"}, CheckpointError, "MAX .* does not run BloomForCausalLM"),
+}
 
 
 @needs_max
-def test_an_architecture_that_max_does_not_know_is_refused(max_text_checkpoint: Path, tmp_path: Path) -> None:
-    path = declared(max_text_checkpoint, tmp_path / "odd", architectures=["BloomForCausalLM"], model_type="bloom")
-    with pytest.raises(CheckpointError, match="MAX .* does not run BloomForCausalLM"):
-        build(path, device="cpu")
+@pytest.mark.parametrize(("changes", "options", "error", "problem"), REFUSED.values(), ids=REFUSED)
+def test_what_max_cannot_run_is_refused(
+    max_text_checkpoint: Path, tmp_path: Path, changes: Any, options: Any, error: type[Exception], problem: str
+) -> None:
+    with pytest.raises(error, match=problem):
+        build(declared(max_text_checkpoint, tmp_path / "changed", **changes), **options)
+
+
+@needs_max
+def test_a_checkpoint_that_sees_is_refused(tiny_vlm_checkpoint: Path) -> None:
+    with pytest.raises(CheckpointError, match="backend 'max': it takes images, and MAX in this process runs text models only"):
+        build(tiny_vlm_checkpoint)
 
 
 @pytest.fixture
@@ -188,14 +176,6 @@ def test_a_prompt_that_max_cannot_begin_is_an_error_and_takes_no_other_along(eng
     assert [outcomes[0], outcomes[2]] == [expected[0], expected[2]]
 
 
-def test_a_bad_request_fails_alone(engine: Engine) -> None:
-    bad = ask("\ud83d")
-    outcomes = dict(engine.stream([ASKED[0], bad, ASKED[2]], FREE))
-    assert isinstance(outcomes[1], GenerationFailure)
-    assert outcomes[1].kind == "invalid"
-    assert [outcomes[0], outcomes[2]] == generate(engine, [ASKED[0], ASKED[2]], FREE)
-
-
 def test_a_row_on_which_max_fails_is_an_error_and_takes_no_other_along(
     engine: Engine, pipeline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,10 +224,6 @@ def test_tables_can_be_made_in_the_same_process(max_text_backend: MaxBackend) ->
 
     table = pandas.DataFrame({"a": ["x"], "b": ["y"]})  # a segmentation fault where pyarrow comes after MAX's model
     assert list(table[["b", "a"]].columns) == ["b", "a"]
-
-
-def test_weights_stay(max_text_backend: MaxBackend) -> None:
-    assert max_text_backend.weights is None
 
 
 def test_facts_are_plain(max_text_backend: MaxBackend) -> None:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from evalharness.api.errors import BackendError, CapabilityError, ConfigError, RequestsFailed, UnsupportedOption
-from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions, StopOptions
+from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions
 from evalharness.api.requests import (
     GenerationFailure,
     GenerationResult,
@@ -155,24 +155,10 @@ def test_one_request_that_is_refused_in_either_form_makes_no_text_of_the_others(
     assert not engine.describe()["prompts_as_text"]
 
 
-def test_ids_that_no_text_gives_take_no_other_along_where_the_server_takes_texts_only(told: Told, tiny_tokenizer: Any) -> None:
-    fine = saying(tiny_tokenizer, "x", ids=False)
-    told.say = lambda asked: Reply("no ids", 422) if isinstance(asked.body["prompt"], list) else fine(asked)
-    apart = [token_id for letter in "hello" for token_id in tiny_tokenizer.encode(letter, add_special_tokens=False)]
-    refused, other = ask(told.engine(), TokenGenerationRequest(apart), text())
-    assert (refused.kind, other.text) == ("invalid", "x")
-
-
 def test_a_broken_server_is_no_server_without_ids(told: Told) -> None:
     told.say = lambda asked: Reply("error 400 and 422", 500)
     [failure] = ask(told.engine(), text())
     assert (failure.kind, len(told.server.posts())) == ("error", 1)
-
-
-def test_stops_are_cut_as_on_any_backend(told: Told, tiny_tokenizer: Any) -> None:
-    told.say = saying(tiny_tokenizer, "The brown fox", end=False)
-    [result] = ask(told.engine(), text(), options=GenerationOptions(max_new_tokens=20, stop=StopOptions(stop=("row",))))
-    assert (result.text, result.finish_reason, result.stop_reason) == ("The b", "stop", "row")
 
 
 def test_one_failure_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> None:
@@ -326,19 +312,6 @@ def test_what_a_server_cannot_do_is_refused_before_anything_is_asked(told: Told)
 def test_what_only_the_server_can_choose_is_refused(tiny_vlm_checkpoint: Path, values: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         build_engine("openai", ModelLoadConfig(str(tiny_vlm_checkpoint), **values), server_options=ServerOptions())
-
-
-def test_a_model_with_other_tokens_is_not_taken_for_the_checkpoint(told: Told, tiny_tokenizer: Any) -> None:
-    told.say = lambda asked: Reply({"choices": [{"text": "x", "finish_reason": "length", "token_ids": [5, 151_643]}]})
-    [failure] = ask(told.engine(), text())
-    assert (failure.kind, "151643, and the checkpoint's vocabulary ends at" in failure.problem) == ("error", True)
-
-
-def test_an_error_with_status_200_is_an_error(told: Told) -> None:
-    told.say = lambda asked: Reply({"error": {"message": "CUDA out of memory", "code": 500}})
-    [failure] = ask(told.engine(), text())
-    assert failure.kind == "error"
-    assert "out of memory" in failure.problem
 
 
 def test_an_engine_that_is_closed_says_so(told: Told) -> None:

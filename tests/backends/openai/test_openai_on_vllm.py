@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from evalharness.api.errors import CheckpointError, RequestsFailed
@@ -81,30 +82,29 @@ def weights(adapter: Path | None, base: Path = BASE) -> ModelLoadConfig:
     return ModelLoadConfig(str(base), torch_dtype="float32", device="cpu", adapter_path=str(adapter) if adapter is not None else None)
 
 
-def answers(
-    engine: Engine, requests: list[TextGenerationRequest] | list[VlmGenerationRequest], options: GenerationOptions
-) -> list[GenerationResult]:
+def answers(engine: Engine, requests: Sequence[Any], options: GenerationOptions) -> list[GenerationResult]:
     found = dict(engine.stream(requests, options))
     results = [found[index] for index in range(len(requests))]
     assert all(isinstance(result, GenerationResult) for result in results), results
     return results  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("options", [GREEDY, replace(GREEDY, repetition_penalty=1.3)], ids=["greedy", "penalty"])
-def test_texts_and_pictures_get_the_tokens_that_transformers_gives_in_this_process(
-    served: Engine, transformers: Engine, options: GenerationOptions
-) -> None:
-    for requests in (TEXTS, PHOTOS):
+def assert_same_tokens(served: Engine, transformers: Engine, options: GenerationOptions = GREEDY) -> None:
+    """Ask both for texts, pictures and a long prompt of ids."""
+    for requests in (TEXTS, PHOTOS, [LONG]):
         for mine, theirs in zip(answers(transformers, requests, options), answers(served, requests, options), strict=True):
             assert theirs.token_ids == mine.token_ids, (theirs, mine)
             assert (theirs.text, theirs.raw_text, theirs.finish_reason) == (mine.text, mine.raw_text, mine.finish_reason)
             assert (theirs.num_prompt_tokens, theirs.prompt_sha256) == (mine.num_prompt_tokens, mine.prompt_sha256)
+            assert theirs.exact_ids
             assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-3)
 
 
-def test_ids_are_taken_as_they_are(served: Engine, transformers: Engine) -> None:
-    [mine], [theirs] = (engine.generate_token_batch([LONG], GREEDY) for engine in (transformers, served))
-    assert (theirs.token_ids, theirs.num_prompt_tokens, theirs.exact_ids) == (mine.token_ids, 400, True)
+@pytest.mark.parametrize("options", [GREEDY, replace(GREEDY, repetition_penalty=1.3)], ids=["greedy", "penalty"])
+def test_texts_and_pictures_get_the_tokens_that_transformers_gives_in_this_process(
+    served: Engine, transformers: Engine, options: GenerationOptions
+) -> None:
+    assert_same_tokens(served, transformers, options)
 
 
 def test_given_responses_are_scored_as_in_this_process(server: str, served: Engine, transformers: Engine) -> None:
@@ -178,13 +178,8 @@ def test_an_adapter_written_over_in_its_folder_answers_as_in_this_process(
         served.weights.load_adapter(str(copied(adapter, folder)))
         shutil.rmtree(folder)  # gone as soon as it is loaded
         transformers.weights.swap(weights(adapter))
-        for requests in (TEXTS, PHOTOS):
-            for mine, theirs in zip(answers(transformers, requests, GREEDY), answers(served, requests, GREEDY), strict=True):
-                assert theirs.token_ids == mine.token_ids, (adapter, theirs, mine)
-        [mine], [theirs] = (engine.generate_token_batch([LONG], GREEDY) for engine in (transformers, served))
-        assert theirs.token_ids == mine.token_ids
-        assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-3)
-        seen.append(theirs)
+        assert_same_tokens(served, transformers)
+        seen += served.generate_token_batch([LONG], GREEDY)
     assert seen[0].token_ids == seen[2].token_ids != seen[1].token_ids
     served.weights.unload_adapter()
     transformers.weights.swap(weights(None))
@@ -214,9 +209,13 @@ def test_another_checkpoint_answers_as_in_this_process(served: Engine, transform
     for base in (CHECKPOINTS / "final", BASE):
         served.weights.reload(str(base))
         transformers.weights.swap(weights(None, base))
-        for requests in (TEXTS, PHOTOS):
-            for mine, theirs in zip(answers(transformers, requests, GREEDY), answers(served, requests, GREEDY), strict=True):
-                assert theirs.token_ids == mine.token_ids, (base, theirs, mine)
-                assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-3)
-        [mine], [theirs] = (engine.generate_token_batch([LONG], GREEDY) for engine in (transformers, served))
-        assert theirs.token_ids == mine.token_ids
+        assert_same_tokens(served, transformers)
+
+
+def test_a_server_that_is_killed_leaves_no_process(server: str) -> None:
+    """The last test of this file. The server starts its engine as the backend in this process does, and is killed alone."""
+    [process] = [child for child in psutil.Process().children() if "tests.backends.vllm_server" in child.cmdline()]
+    below = process.children(recursive=True)
+    assert below
+    process.kill()
+    assert psutil.wait_procs(below, timeout=60)[1] == []

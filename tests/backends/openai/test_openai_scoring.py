@@ -58,8 +58,8 @@ def test_what_is_impossible_is_minus_infinity():
         (answer(None, -1.0, 0.5, -3.0), "log-probability of prompt token 2 is above 0"),
         (answer(None, -1.0, -2.0, -3.0, ids=(5, 6, 9, 8)), "log-probability of prompt token 2 is not a number"),
         (answer(None, -1.0, -2.0, -3.0, prompt_token_ids=[5, 6, 7]), "scored other tokens than those that it was sent"),
-        ({"choices": []}, "no choice to read"),
-        ([], "no choice to read"),
+        ({"choices": []}, "expected 1, got 0"),
+        ([], "is not an object"),
     ],
     ids=["too few", "none", "null", "text", "nan", "above 0", "another token", "other ids", "no choice", "no object"],
 )

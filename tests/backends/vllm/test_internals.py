@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,8 +118,11 @@ def test_the_parts_that_are_read_from_the_source_are_there() -> None:
 @pytest.mark.vllm
 def test_the_parts_of_a_running_engine_are_there(vllm_vlm_backend: Any) -> None:
     from vllm import SamplingParams
+    from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.models import registry
 
+    fields = (field.name for field in dataclasses.fields(EngineArgs))
+    assert known_engine_arguments() == tuple(sorted(name for name in fields if not name.startswith("_"))), lacks("fields in EngineArgs")
     llm = vllm_vlm_backend._engine._llm
     assert isinstance(getattr(registry, "_SUBPROCESS_COMMAND", None), list), lacks("model_executor.models.registry._SUBPROCESS_COMMAND")
     with inspecting_with("pass"):

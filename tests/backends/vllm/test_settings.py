@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 from evalharness.api.errors import ConfigError, UnsupportedOption
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
-from evalharness.backends.vllm._internals import known_engine_arguments
 from evalharness.backends.vllm.engine import EngineLog, ErrorFileHandler
 from evalharness.backends.vllm.sampling import completion_of
 from evalharness.backends.vllm.settings import check_engine_options, engine_arguments, pixel_budget_arguments, set_environment_defaults
@@ -41,55 +38,40 @@ def test_what_vllm_cannot_honour_is_refused(config: dict[str, Any], problem: str
         arguments(**config)
 
 
-@pytest.mark.parametrize(
-    ("device_type", "config", "options", "dtype"),
-    [
-        ("cpu", {}, {}, "float32"),
-        ("cuda", {}, {}, "bfloat16"),
-        ("cuda", {"torch_dtype": "float32"}, {}, "float32"),
-        ("cpu", {}, {"dtype": "BFloat16"}, "bfloat16"),
-    ],
-    ids=["cpu", "cuda", "asked of the model", "asked of vllm"],
-)
-def test_dtype_is_as_asked_else_what_the_device_takes(
-    device_type: str, config: dict[str, Any], options: dict[str, Any], dtype: str
+SIZES = {"max_model_len": 512, "gpu_memory_utilization": 0.5}
+MORE = {"pipeline_parallel_size": 2, "distributed_executor_backend": "ray"}
+ARGUMENTS = {
+    "defaults on a CPU": ("cpu", {}, {}, {"dtype": "float32", "enforce_eager": True, "tensor_parallel_size": 1}),
+    "defaults on a GPU": ("cuda", {}, {}, {"dtype": "bfloat16", "enforce_eager": False}),
+    "dtype of the model": ("cuda", {"torch_dtype": "float32"}, {}, {"dtype": "float32"}),
+    "dtype of vLLM": ("cpu", {}, {"dtype": "BFloat16"}, {"dtype": "bfloat16"}),
+    "compiled on a CPU": ("cpu", {}, {"enforce_eager": False}, {"enforce_eager": False}),
+    "no foreign code or defaults": ("cpu", {}, {}, {"trust_remote_code": False, "load_format": "safetensors", "generation_config": "vllm"}),
+    "code and pickles": (
+        "cpu",
+        {"trust_remote_code": True, "allow_pickle": True},
+        {},
+        {"trust_remote_code": True, "load_format": "auto"},
+    ),
+    "sizes": ("cpu", {}, SIZES, SIZES),
+    "others": ("cpu", {}, {**MORE, "extra": (("max_num_seqs", 8),)}, {**MORE, "max_num_seqs": 8}),
+}
+
+
+@pytest.mark.parametrize(("device_type", "config", "options", "wanted"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_arguments_are_as_asked_else_as_the_device_takes_them(
+    device_type: str, config: dict[str, Any], options: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
-    assert arguments(device_type, VllmEngineOptions(**options), **config)["dtype"] == dtype
+    assert arguments(device_type, VllmEngineOptions(**options), **config).items() >= wanted.items()
+
+
+def test_what_is_unset_is_left_to_vllm() -> None:
+    assert not {*SIZES, *MORE} & set(arguments())
 
 
 def test_two_dtypes_contradict_each_other() -> None:
     with pytest.raises(ConfigError, match=r"model.torch_dtype='float32' and vllm.dtype='bfloat16' contradict each other"):
         arguments(options=VllmEngineOptions(dtype="bfloat16"), torch_dtype="float32")
-
-
-def test_remote_code_and_pickles_are_off_unless_asked_for() -> None:
-    careful, careless = arguments(), arguments(trust_remote_code=True, allow_pickle=True)
-    assert (careful["trust_remote_code"], careful["load_format"]) == (False, "safetensors")
-    assert (careless["trust_remote_code"], careless["load_format"]) == (True, "auto")
-
-
-def test_sampling_defaults_of_the_checkpoint_are_off() -> None:
-    assert arguments()["generation_config"] == "vllm"
-
-
-@pytest.mark.parametrize(("device_type", "asked", "eager"), [("cpu", None, True), ("cuda", None, False), ("cpu", False, False)])
-def test_compilation_is_off_on_cpu_unless_asked_for(device_type: str, asked: bool | None, eager: bool) -> None:
-    assert arguments(device_type, VllmEngineOptions(enforce_eager=asked))["enforce_eager"] is eager
-
-
-def test_arguments_without_a_field_are_handed_on_and_checked() -> None:
-    options = VllmEngineOptions(pipeline_parallel_size=2, distributed_executor_backend="ray", extra=(("max_num_seqs", 8),))
-    wanted = {"pipeline_parallel_size": 2, "distributed_executor_backend": "ray", "max_num_seqs": 8, "tensor_parallel_size": 1}
-    assert arguments(options=options).items() >= wanted.items()
-    assert not {"pipeline_parallel_size", "distributed_executor_backend"} & set(arguments())
-    with pytest.raises(ConfigError, match="--engine-option model cannot be given: use --model"):
-        arguments(options=VllmEngineOptions(extra=(("model", "x"),)))
-
-
-def test_unset_sizes_are_left_to_vllm() -> None:
-    assert not {"max_model_len", "gpu_memory_utilization"} & set(arguments())
-    asked = arguments(options=VllmEngineOptions(max_model_len=512, gpu_memory_utilization=0.5))
-    assert (asked["max_model_len"], asked["gpu_memory_utilization"]) == (512, 0.5)
 
 
 def test_pixel_budget_is_passed_whole_or_not_at_all() -> None:
@@ -169,30 +151,11 @@ def test_a_logging_configuration_of_the_user_is_left_alone(monkeypatch: pytest.M
 needs_vllm = pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT)
 
 
-@pytest.mark.engine
-@needs_vllm
-def test_the_arguments_that_the_source_names_are_those_of_the_class() -> None:
-    code = """
-from evalharness.backends.torchvision_cpu import register_missing_operators
-register_missing_operators()
-import dataclasses
-from vllm.engine.arg_utils import EngineArgs
-print(*sorted(field.name for field in dataclasses.fields(EngineArgs) if not field.name.startswith("_")))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    assert known_engine_arguments() == tuple(done.stdout.splitlines()[-1].split())
-
-
 @needs_vllm
 def test_a_misspelt_argument_is_refused_with_what_may_have_been_meant() -> None:
     with pytest.raises(ConfigError, match="--engine-option max_num_seq: the installed vLLM has no such .*; did you mean 'max_num_seqs'"):
         check_engine_options([("max_num_seq", 64)])
-
-
-@needs_vllm
-@pytest.mark.parametrize("name", ["max_num_seqs", "kv_cache_dtype", "nnodes", "quantization"])
-def test_arguments_of_vllm_are_accepted(name: str) -> None:
-    check_engine_options([(name, 1)])
+    check_engine_options([(name, 1) for name in ("max_num_seqs", "kv_cache_dtype", "nnodes", "quantization")])
 
 
 @pytest.mark.parametrize(

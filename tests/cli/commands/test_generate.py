@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from evalharness.api.errors import BROKEN, NOT_PASSED, REFUSED
+from evalharness.api.errors import BROKEN, NOT_PASSED
 from evalharness.cli import main
+from tests.cli.conftest import Command
 
 DENSE = '<DOMAIN=BBU>, <TASK=DETECTION>\n{"object_1": {"desc": "类别=标签", "bbox_2d": [100, 100, 600, 700]}}'
+
+DRAWN = ("--prompt", "x", "--overlay")
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +43,8 @@ def answers(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
 
 
 class TestAnswers:
-    def test_one_question_shows_text_raw_text_ids_and_how_it_ended(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["generate", "--backend", "fake", "--prompt", "hello"]) == 0
-        shown = capsys.readouterr().out
+    def test_one_question_shows_text_raw_text_ids_and_how_it_ended(self, printed: Command) -> None:
+        shown = printed("generate", "--backend", "fake", "--prompt", "hello")
         for part in ("prompt on fake:echo", "text\nhello\n", "raw text\nhello<|im_end|>\n", "finish  stop", "6 generated tokens", "ids  "):
             assert part in shown
 
@@ -60,15 +62,13 @@ class TestAnswers:
         monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
         assert answers(capsys, "--prompt", "-")[0]["generation"]["text"] == "from a pipe"
 
-    def test_a_file_asks_its_rows_in_order_with_options_of_their_own(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], photo: str
-    ) -> None:
+    def test_a_file_asks_its_rows_in_order_with_options_of_their_own(self, capsys: pytest.CaptureFixture[str], photo: str) -> None:
         rows: list[dict[str, Any]] = [
             {"id": "a", "prompt": "first", "images": [photo]},
             {"messages": [{"role": "user", "content": "second"}], "options": {"max_new_tokens": 2}},
             {"id": "c", "prompt": "third", "system": "s"},
         ]
-        (tmp_path / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        Path("requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         found = answers(capsys, "--file", "requests.jsonl")
         assert [(row["id"], row["generation"]["text"]) for row in found] == [("a", "first"), ("line 2", "se"), ("c", "third")]
         assert answers(capsys, "--file", "requests.jsonl", "--max-new-tokens", "4")[1]["generation"]["text"] == "seco"
@@ -81,10 +81,9 @@ class TestAnswers:
         [row] = answers(capsys, "--prompt", "one two three", "--stop", " two")
         assert (row["generation"]["text"], row["generation"]["stop_reason"]) == ("one", " two")
 
-    def test_hostile_text_is_shown_as_text(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        text = "\x1b[31m[red]:smile:[/red]\r\u202e\x07"
-        assert main(["generate", "--backend", "fake", "--model", script(tmp_path, {"text": text}), "--prompt", "[bold]\x1b"]) == 0
-        shown = capsys.readouterr().out
+    def test_hostile_text_is_shown_as_text(self, tmp_path: Path, printed: Command) -> None:
+        model = script(tmp_path, {"text": "\x1b[31m[red]:smile:[/red]\r\u202e\x07"})
+        shown = printed("generate", "--backend", "fake", "--model", model, "--prompt", "[bold]\x1b")
         assert "\\x1b[31m[red]:smile:[/red]\\r\\u202e\\x07" in shown
         assert not {"\x1b", "\r", "\u202e", "\x07"} & set(shown)
 
@@ -104,21 +103,16 @@ sys.exit(main(["generate", "--backend", "fake", "--prompt", "x", "--json"]))"""
         assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["prompt"]
         assert done.stderr == "a library\na child process\n" or set(done.stderr.splitlines()) == {"a library", "a child process"}
 
-    def test_transformers_answers_and_a_dense_answer_is_drawn(
-        self, tiny_vlm_checkpoint: Path, capsys: pytest.CaptureFixture[str], photo: str
-    ) -> None:
-        arguments = ["--model", str(tiny_vlm_checkpoint), "--prompt", "x", "--image", photo, "--overlay", "out.png", "--device", "cpu"]
-        assert main(["generate", "--backend", "hf", "--json", "--max-new-tokens", "4", *arguments]) == 0
-        row = json.loads(capsys.readouterr().out)
+    def test_transformers_answers_and_a_dense_answer_is_drawn(self, tiny_vlm_checkpoint: Path, printed: Command, photo: str) -> None:
+        arguments = ["--model", tiny_vlm_checkpoint, "--prompt", "x", "--image", photo, "--overlay", "out.png", "--device", "cpu"]
+        row = json.loads(printed("generate", "--backend", "hf", "--json", "--max-new-tokens", "4", *arguments))
         assert (row["engine"].split(":")[0], row["generation"]["num_completion_tokens"]) == ("hf", 4)
         assert row["overlay"].startswith("out.png: 0 objects; ")
 
-    def test_a_text_model_refuses_an_image_as_in_a_run(
-        self, tiny_vlm_checkpoint: Path, capsys: pytest.CaptureFixture[str], photo: str
-    ) -> None:
-        arguments = ["--model", str(tiny_vlm_checkpoint), "--variant", "text", "--device", "cpu", "--prompt", "x", "--image", photo]
-        assert main(["generate", "--backend", "hf", *arguments]) == REFUSED
-        assert "cannot run image requests with this checkpoint; give a vision-language checkpoint" in capsys.readouterr().err
+    def test_a_text_model_refuses_an_image_as_in_a_run(self, tiny_vlm_checkpoint: Path, refused: Command, photo: str) -> None:
+        arguments = ["--model", tiny_vlm_checkpoint, "--variant", "text", "--device", "cpu", "--prompt", "x", "--image", photo]
+        message = "cannot run image requests with this checkpoint; give a vision-language checkpoint"
+        assert message in refused("generate", "--backend", "hf", *arguments)
 
 
 class TestOverlay:
@@ -128,20 +122,6 @@ class TestOverlay:
         with Image.open("out.png") as drawn:
             assert drawn.size == (640 + 10 + 420, 34 + 480)
             assert len(drawn.convert("RGB").getcolors(1 << 20) or []) > 10
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            pytest.param(["--overlay", "out.png"], "one answer about one image; got 1 requests, the first with 0 images", id="no-image"),
-            pytest.param(["--image", "photo.png", "--overlay", "out.txt"], "--overlay must be a .png, .jpg or .webp file", id="no-picture"),
-            pytest.param(["--image", "photo.png", "--overlay", "no/out.png"], "in a folder that exists", id="no-folder"),
-        ],
-    )
-    def test_what_cannot_be_drawn_is_refused_before_anything_runs(
-        self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], photo: str
-    ) -> None:
-        assert main(["generate", "--backend", "fake", "--prompt", "x", *arguments]) == REFUSED
-        assert message in capsys.readouterr().err
 
 
 class TestRefusals:
@@ -161,14 +141,15 @@ class TestRefusals:
             pytest.param(["--prompt", "x", "--num-samples", "2", "--temperature", "0"], "same text every time", id="greedy-samples"),
             pytest.param(["--prompt", "x", "--temprature", "0"], "Did you mean '--temperature'?", id="option"),
             pytest.param(["--prompt", "x", "--device", "cpu"], "--device cpu is honoured by hf only", id="of-another-backend"),
+            pytest.param([*DRAWN, "out.png"], "one answer about one image; got 1 requests, the first with 0 images", id="drawn-no-image"),
+            pytest.param([*DRAWN, "out.txt", "--image", "photo.png"], "must be a .png, .jpg or .webp file", id="drawn-no-picture"),
+            pytest.param([*DRAWN, "no/out.png", "--image", "photo.png"], "in a folder that exists", id="drawn-no-folder"),
         ],
     )
-    def test_a_wrong_question_says_what_to_do(self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    @pytest.mark.usefixtures("photo")
+    def test_a_wrong_question_says_what_to_do(self, arguments: list[str], message: str, refused: Command) -> None:
         backend = [] if "--backend" in arguments else ["--backend", "fake"]
-        assert main(["generate", *backend, *arguments]) == REFUSED
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert message in printed.err
+        assert message in refused("generate", *backend, *arguments)
 
     @pytest.mark.parametrize(
         ("row", "message"),
@@ -184,10 +165,9 @@ class TestRefusals:
             pytest.param('{"prompt": "x", "options": {"top_p": 3}}', "requests.jsonl:2: options.top_p", id="options"),
         ],
     )
-    def test_a_wrong_row_is_named_by_its_line(self, row: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_wrong_row_is_named_by_its_line(self, row: str, message: str, refused: Command) -> None:
         Path("requests.jsonl").write_text('{"prompt": "fine"}\n' + row)
-        assert main(["generate", "--backend", "fake", "--file", "requests.jsonl"]) == REFUSED
-        assert message in capsys.readouterr().err
+        assert message in refused("generate", "--backend", "fake", "--file", "requests.jsonl")
 
     def test_a_prompt_that_cannot_be_asked_ends_with_1_and_the_others_are_answered(self, capsys: pytest.CaptureFixture[str]) -> None:
         rows = [{"prompt": "x" * 50, "options": {"max_prompt_tokens": 3}}, {"prompt": "y"}]
@@ -202,10 +182,8 @@ class TestRefusals:
         printed = capsys.readouterr()
         assert "the card is gone" in printed.out + printed.err
 
-    def test_settings_of_the_project_hold_and_those_of_runs_alone_do_not(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_settings_of_the_project_hold_and_those_of_runs_alone_do_not(self, printed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         Path("evalharness.toml").write_text('backend = "fake"\nmax_new_tokens = 2\ndata = "nowhere"\nlimit = 3\n')
         Path("sub").mkdir()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir("sub")
-            assert main(["generate", "--prompt", "hello", "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["generation"]["text"] == "he"
+        monkeypatch.chdir("sub")
+        assert json.loads(printed("generate", "--prompt", "hello", "--json"))["generation"]["text"] == "he"

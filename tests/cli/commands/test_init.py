@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,15 +10,9 @@ import pytest
 from evalharness.api.errors import REFUSED
 from evalharness.cli import main
 from evalharness.cli.commands.init import STARTERS
+from tests.cli.conftest import Command
+from tests.processes import python
 from tests.pytest_plugin.project import environment
-
-MODULES = {"text": "test_capitals.py", "json": "test_answers.py"}
-
-
-def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in environment().items() if name != "PYTEST_DISABLE_PLUGIN_AUTOLOAD"}
-    command = [sys.executable, "-m", "pytest", *arguments]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.slow
@@ -33,8 +25,9 @@ def test_a_new_project_runs_at_once_and_passes_its_gates(
     printed = capsys.readouterr().out.splitlines()
     assert {line for line in printed if line.startswith("/")} == {str(path) for path in folder.rglob("*") if path.is_file()}
     assert printed[-1] == f"now run: cd '{folder}' && pytest evals"
-    done = run_pytest(folder, "evals")
-    assert done.returncode == 0, done.stdout + done.stderr
+    env = {name: value for name, value in environment().items() if name != "PYTEST_DISABLE_PLUGIN_AUTOLOAD"}
+    code, output = python("-m", "pytest", "evals", cwd=folder, env=env)
+    assert code == 0, output
     [report] = (folder / "reports").glob("*/report.md")
     rows = [json.loads(line) for line in (report.parent / "samples.jsonl").read_text().splitlines()]
     assert {row["outcome"] for row in rows} == {"pass"}
@@ -50,19 +43,18 @@ def test_all_files_are_those_of_the_starter_without_their_suffix(tmp_path: Path,
     assert not any("@" in (tmp_path / name).read_text("utf-8").replace("@pytest.mark", "") for name in names)
 
 
-def test_a_checkpoint_is_written_into_the_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny_vlm_checkpoint: Path) -> None:
-    assert main(["init", str(tmp_path / "new"), "--model", str(tiny_vlm_checkpoint)]) == 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path / "new")
-        capsys.readouterr()
-        assert main(["generate", "--prompt", "x", "--json", "--max-new-tokens", "1", "--device", "cpu"]) == 0
-    assert json.loads(capsys.readouterr().out)["engine"].startswith("hf:")
+def test_a_checkpoint_is_written_into_the_settings(
+    tmp_path: Path, printed: Command, tiny_vlm_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed("init", tmp_path / "new", "--model", tiny_vlm_checkpoint)
+    monkeypatch.chdir(tmp_path / "new")
+    answer = printed("generate", "--prompt", "x", "--json", "--max-new-tokens", "1", "--device", "cpu")
+    assert json.loads(answer)["engine"].startswith("hf:")
 
 
-def test_nothing_is_overwritten_and_then_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_overwritten_and_then_nothing_is_written(tmp_path: Path, refused: Command) -> None:
     (tmp_path / "README.md").write_text("mine")
-    assert main(["init", str(tmp_path)]) == REFUSED
-    assert f"{tmp_path / 'README.md'} exists already, and nothing is overwritten" in capsys.readouterr().err
+    assert f"{tmp_path / 'README.md'} exists already, and nothing is overwritten" in refused("init", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
     assert (tmp_path / "README.md").read_text() == "mine"
 
@@ -82,9 +74,8 @@ def test_a_link_that_leads_nowhere_is_there_already(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_started_says_why(
-    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, arguments: list[str], message: str, refused: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["init", *arguments]) == REFUSED
-    assert message in capsys.readouterr().err
+    assert message in refused("init", *arguments)
     assert list(tmp_path.iterdir()) == []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,8 @@ import pytest
 
 from evalharness.cli import main
 from evalharness.tasks import dense
+from tests.cli.conftest import Command
+from tests.processes import python
 from tests.pytest_plugin.project import environment, unwanted
 
 DATA = Path(__file__).parents[3] / "fixtures" / "site_photos"
@@ -114,18 +114,11 @@ from evalharness.cli import main
 assert main(["rescore", {str(SUMMARIES)!r}, "--data", {str(DATA)!r}]) == 0
 print(*[name for name in ("torch", "transformers", "vllm", "pytest") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", env=environment(), timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == ""
+    exit_code, output = python("-c", code, env=environment())
+    assert (exit_code, output.splitlines()[-1]) == (0, ""), output
 
 
 class TestRefused:
-    def refused(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-        assert main(["rescore", *arguments]) == 2
-        printed = capsys.readouterr()
-        assert printed.err.startswith("evalharness: error: ")
-        return printed.err
-
     @pytest.mark.parametrize(
         ("content", "message"),
         [
@@ -139,24 +132,23 @@ class TestRefused:
             pytest.param(b'{"image_path": "a.jpg", "gt": [], "width": "x"}\n', "gt_vs_pred.jsonl:1", id="broken-dump"),
         ],
     )
-    def test_what_is_no_dump(self, here: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str) -> None:
+    def test_what_is_no_dump(self, here: Path, refused: Command, content: bytes, message: str) -> None:
         (here / "gt_vs_pred.jsonl").write_bytes(content)
-        assert message in self.refused(capsys, "gt_vs_pred.jsonl")
+        assert message in refused("rescore", "gt_vs_pred.jsonl")
         assert not (here / "reports").exists()
 
-    def test_summaries_without_references(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "give the folder of the references with --data" in self.refused(capsys, str(SUMMARIES))
+    def test_summaries_without_references(self, here: Path, refused: Command) -> None:
+        assert "give the folder of the references with --data" in refused("rescore", str(SUMMARIES))
 
-    def test_a_name_that_is_taken(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_name_that_is_taken(self, here: Path, refused: Command) -> None:
         arguments = [str(SUMMARIES), "--data", str(DATA), "--run-id", "r"]
         assert main(["rescore", *arguments]) == 0
-        capsys.readouterr()
-        assert "run 'r' exists already in" in self.refused(capsys, *arguments)
+        assert "run 'r' exists already in" in refused("rescore", *arguments)
 
-    def test_options_of_the_other_kind(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "--tests is for run directories only" in self.refused(capsys, str(SUMMARIES), "--tests", "x.py")
-        assert "--coordinates is for files of answers only" in self.refused(capsys, str(here), "--coordinates", "unit")
+    def test_options_of_the_other_kind(self, here: Path, refused: Command) -> None:
+        assert "--tests is for run directories only" in refused("rescore", str(SUMMARIES), "--tests", "x.py")
+        assert "--coordinates is for files of answers only" in refused("rescore", str(here), "--coordinates", "unit")
 
-    def test_an_unknown_coordinate_space(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_an_unknown_coordinate_space(self, here: Path, refused: Command) -> None:
         write(here / "gt_vs_pred.jsonl", dump_rows())
-        assert "norm1000" in self.refused(capsys, "gt_vs_pred.jsonl", "--coordinates", "miles")
+        assert "norm1000" in refused("rescore", "gt_vs_pred.jsonl", "--coordinates", "miles")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from evalharness.api.errors import REFUSED
-from evalharness.cli import main
+from tests.cli.conftest import Command
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import generation, invalid, row, write_run
 
@@ -31,46 +30,37 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "reports/first"
 
 
-def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["show", *arguments]) == 0
-    return capsys.readouterr().out
-
-
 class TestCase:
-    def test_an_exact_id_is_taken_though_it_is_part_of_another(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
-        text = shown(capsys, run, "group-1/a")
+    def test_an_exact_id_is_taken_though_it_is_part_of_another(self, run: str, printed: Command) -> None:
+        text = printed("show", run, "group-1/a")
         assert text.count("── group-1/a: stage_a::test_summary on ") == 2
         assert "group-1/ab" not in text
 
-    def test_a_part_that_one_case_has_is_enough(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert shown(capsys, run, "up-2").startswith("── group-2/c: stage_a::test_summary on hf:tiny: pass\n")
+    def test_a_part_that_one_case_has_is_enough(self, run: str, printed: Command) -> None:
+        assert printed("show", run, "up-2").startswith("── group-2/c: stage_a::test_summary on hf:tiny: pass\n")
 
-    def test_a_node_id_is_one_row(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert shown(capsys, run, "evals/test_stage_a.py::test_summary[vllm:tiny-group-1/a]").count("── ") == 1
+    def test_a_node_id_is_one_row(self, run: str, printed: Command) -> None:
+        assert printed("show", run, "evals/test_stage_a.py::test_summary[vllm:tiny-group-1/a]").count("── ") == 1
 
     @pytest.mark.parametrize(
         ("case", "message"),
         [
-            pytest.param(
-                "group-1", "'group-1' is part of 2 case ids of reports/first; give more of one: group-1/a, group-1/ab", id="several"
-            ),
+            pytest.param("group-1", "part of 2 case ids of reports/first; give more of one: group-1/a, group-1/ab", id="several"),
             pytest.param("group-2/d", "has no case 'group-2/d'; did you mean one of group-2/c", id="none"),
             pytest.param("\x1b[31m", "has no case '\\x1b[31m'", id="hostile"),
         ],
     )
-    def test_otherwise_candidates_are_listed(self, run: str, case: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["show", run, case]) == REFUSED
-        assert message in capsys.readouterr().err
+    def test_otherwise_candidates_are_listed(self, run: str, case: str, message: str, refused: Command) -> None:
+        assert message in refused("show", run, case)
 
-    def test_engine_and_test_choose_rows(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert shown(capsys, run, "group-1/a", "--engine", "vllm:tiny", "--test", "stage_a::test_summary").count("── ") == 1
-        assert main(["show", run, "group-1/a", "--engine", "vlm:tiny"]) == REFUSED
-        assert "did you mean 'vllm:tiny'? Known: hf:tiny, tiny, vllm:tiny." in capsys.readouterr().err
+    def test_engine_and_test_choose_rows(self, run: str, printed: Command, refused: Command) -> None:
+        assert printed("show", run, "group-1/a", "--engine", "vllm:tiny", "--test", "stage_a::test_summary").count("── ") == 1
+        assert "did you mean 'vllm:tiny'? Known: hf:tiny, tiny, vllm:tiny." in refused("show", run, "group-1/a", "--engine", "vlm:tiny")
 
 
 class TestRow:
-    def test_it_shows_what_was_asked_what_came_back_and_how_it_was_judged(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
-        text = shown(capsys, run, "group-1/a")
+    def test_it_shows_what_was_asked_what_came_back_and_how_it_was_judged(self, run: str, printed: Command) -> None:
+        text = printed("show", run, "group-1/a")
         for part in (
             "scores   valid 1.000", "tags     mission m", "prompt\n<user>ask [red]\n", "image  width=80 height=60", "text\nan answer\n",
             "raw text\n", "finish  stop (151645), 20 + 6 tokens", 'reference\n{\n "total": 3\n}', 'details\n{\n "parsed": [\n  1\n ]\n}',
@@ -78,37 +68,37 @@ class TestRow:
         ):  # fmt: skip
             assert part in text
 
-    def test_every_sample_and_step_is_shown(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert "sample 1: text\none\n" in (text := shown(capsys, run, "group-1/ab"))
+    def test_every_sample_and_step_is_shown(self, run: str, printed: Command) -> None:
+        assert "sample 1: text\none\n" in (text := printed("show", run, "group-1/ab"))
         assert "sample 2: text\ntwo\n" in text
-        assert "step 1.1: text\na step\n" in shown(capsys, run, "group-2")
+        assert "step 1.1: text\na step\n" in printed("show", run, "group-2")
 
-    def test_a_case_without_generation_shows_its_problem(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
-        text = shown(capsys, run, "broken")
+    def test_a_case_without_generation_shows_its_problem(self, run: str, printed: Command) -> None:
+        text = printed("show", run, "broken")
         assert ": invalid\nproblem  image.jpg is empty" in text
         assert "raw text" not in text
 
-    def test_json_gives_the_rows_as_they_are(self, run: str, capsys: pytest.CaptureFixture[str]) -> None:
-        rows = [json.loads(line) for line in shown(capsys, run, "group-1/a", "--json").splitlines()]
+    def test_json_gives_the_rows_as_they_are(self, run: str, printed: Command) -> None:
+        rows = [json.loads(line) for line in printed("show", run, "group-1/a", "--json").splitlines()]
         assert [one["engine"] for one in rows] == ["hf:tiny", "vllm:tiny"]
 
     @pytest.mark.parametrize("name", HOSTILE_TEXTS)
-    def test_whatever_stands_in_it_is_text(self, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_whatever_stands_in_it_is_text(self, tmp_path: Path, name: str, printed: Command) -> None:
         text = HOSTILE_TEXTS[name]
         hostile = row(
             f"c{text}", text=text, problem=text, outcome="miss", group=text, tags={text: text}, scores={text: 1.0}, details={text: text}
         )
-        out = shown(capsys, str(write_run(tmp_path / "run", [hostile])), "c")
+        out = printed("show", str(write_run(tmp_path / "run", [hostile])), "c")
         assert not UNSAFE & set(out)
         out.encode("utf-8")
 
-    def test_colours_are_for_terminals_only(self, run: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_colours_are_for_terminals_only(self, run: str, printed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("NO_COLOR", raising=False)
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv("TERM", "xterm-256color")
-        assert "\x1b[" in shown(capsys, run, "broken")
+        assert "\x1b[" in printed("show", run, "broken")
         monkeypatch.setenv("NO_COLOR", "1")
-        assert "\x1b" not in shown(capsys, run, "broken")
+        assert "\x1b" not in printed("show", run, "broken")
 
 
 class TestOverlay:
@@ -119,30 +109,26 @@ class TestOverlay:
         "pairs": {"category": [[0, 0, 1.0]]},
     }
 
-    def test_truth_and_prediction_are_drawn(self, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_truth_and_prediction_are_drawn(self, run: str, tmp_path: Path, printed: Command) -> None:
         Image.new("RGB", (80, 60), (9, 99, 9)).save(tmp_path / "photo.png")
         write_run(tmp_path / "dense", [row("d", details=self.DETAILS)], config={"data": {"value": str(tmp_path)}})
-        shown(capsys, "dense", "d", "--overlay", "out.png")
+        printed("show", "dense", "d", "--overlay", "out.png")
         with Image.open("out.png") as drawn:
             assert drawn.size == (2 * 650 + 420, 34 + 480)
 
     @pytest.mark.parametrize(
-        ("case", "target", "message"),
+        ("arguments", "message"),
         [
-            pytest.param("group-1/a", "out.png", "draws one row, got 2; choose with --engine and --test", id="several"),
-            pytest.param("broken", "out.png", "this one has no objects", id="no-objects"),
+            pytest.param(
+                ["reports/first", "group-1/a", "--overlay", "out.png"], "draws one row, got 2; choose with --engine", id="several"
+            ),
+            pytest.param(["reports/first", "broken", "--overlay", "out.png"], "this one has no objects", id="no-objects"),
+            pytest.param(["dense", "d", "--overlay", "out.png"], "give --data FOLDER", id="no-data"),
+            pytest.param(
+                ["dense", "d", "--overlay", "no/out.png", "--data", "."], "--overlay no/out.png cannot be written", id="no-folder"
+            ),
         ],
     )
-    def test_what_cannot_be_drawn_says_why(
-        self, run: str, case: str, target: str, message: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["show", run, case, "--overlay", target]) == REFUSED
-        assert message in capsys.readouterr().err
-
-    def test_a_picture_that_cannot_be_written_is_refused(self, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_what_cannot_be_drawn_says_why(self, run: str, tmp_path: Path, arguments: list[str], message: str, refused: Command) -> None:
         write_run(tmp_path / "dense", [row("d", details=self.DETAILS)])
-        assert main(["show", "dense", "d", "--overlay", "out.png"]) == REFUSED
-        assert main(["show", "dense", "d", "--overlay", "no/out.png", "--data", "."]) == REFUSED
-        printed = capsys.readouterr().err
-        assert "give --data FOLDER" in printed
-        assert "--overlay no/out.png cannot be written" in printed
+        assert message in refused("show", *arguments)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.analysis.eval_functions import engines_to_compare
 from evalharness.api.errors import CheckpointError
 from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions
 from evalharness.api.requests import TextGenerationRequest
@@ -14,7 +15,7 @@ from evalharness.backends.fake import FakeBackend
 from evalharness.config import RunConfig, resolve
 from evalharness.engine import build as engine_building
 from evalharness.engine.build import build_engine
-from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs, engines_by_checkpoint
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
 from evalharness.pytest_plugin.execution.engines import open_engine
 from tests.checkpoints.test_info import GOOD, write
 from tests.pytest_plugin.project import MARK, Project
@@ -180,8 +181,7 @@ class TestDtypes:
 
     def test_engines_of_one_checkpoint_belong_together(self, scripts: Path) -> None:
         specs = engine_specs(config(scripts, "ckpt", backend=["hf,fake"], dtype=["float32,bfloat16"]), scripts)
-        groups = engines_by_checkpoint(specs)
-        assert [[spec.id for spec in group] for group in groups.values()] == [["hf:ckpt@float32", "hf:ckpt@bfloat16"], ["fake:echo"]]
+        assert engines_to_compare(spec.to_json() for spec in specs) == [["hf:ckpt@float32", "hf:ckpt@bfloat16"]]
 
 
 def test_what_is_said_of_checkpoints_that_are_not_there_is_named(scripts: Path) -> None:

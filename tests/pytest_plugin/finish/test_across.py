@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.pytest_plugin.project import HEADER, Project, Run, environment
+from tests.processes import python
+from tests.pytest_plugin.project import HEADER, Project, Run, environment, eval_module
 
 pytestmark = pytest.mark.slow
 
-ACROSS = (
-    HEADER
-    + """
+ACROSS = eval_module("""
 def across(rows, engines):
     assert list(rows) == list(engines)
     texts = {engine: {row["case_id"]: row["generation"]["text"] for row in mine} for engine, mine in rows.items()}
@@ -26,8 +23,7 @@ pytestmark = pytest.mark.eval(cases=cases, request=ask, across=across)
 @pytest.mark.gate("same >= 1")
 def test_same(case, generation, score):
     score(length=len(generation.text))
-"""
-)
+""")
 
 
 def with_scripts(project: Project, **scripts: str) -> list[str]:
@@ -86,16 +82,13 @@ def test_a_comparison_that_fails_is_a_problem_and_no_lost_report(project: Projec
     assert (run.run_dir / "report.md").exists()
 
 
-PLUGGED = (
-    HEADER
-    + """
+PLUGGED = eval_module("""
 from evalharness.generation_plugins import BalancedJsonStop, DuplicateObjectBan
 pytestmark = pytest.mark.eval(cases=cases, request=ask, plugins=[PLUGIN])
 def test_s(case, generation):
     assert generation.text == '{"a": 1}', generation.text
     assert generation.stop_reason == "balanced-json-stop"
-"""
-)
+""")
 
 
 def plugged(project: Project, plugin: str, *options: str) -> Run:
@@ -137,17 +130,14 @@ def test_s(case, generation):
     assert run.counts == {"pass": 4}, run.output
 
 
-PARITY = (
-    HEADER
-    + """
+PARITY = eval_module("""
 from evalharness.tasks import parity
 pytestmark = pytest.mark.eval(cases=cases, request=ask, across=parity.compare_engines)
 
 @pytest.mark.gate("same_tokens >= 1", "same_prompt >= 1", "mean >= 1")
 def test_parity(case, generation, score):
     score(mean=0)
-"""
-)
+""")
 
 
 def test_a_failed_gate_on_a_comparison_says_in_what_the_engines_differ(project: Project, mode: str) -> None:
@@ -168,8 +158,7 @@ def test_a_failed_gate_on_a_comparison_says_in_what_the_engines_differ(project: 
 
 def test_engines_are_compared_again_when_a_run_is_scored_again(project: Project) -> None:
     live = project.write(test_a=PARITY).run(*with_scripts(project, one="yes", two="yet"), "--run-id", "live")
-    command = [sys.executable, "-m", "evalharness", "rescore", "reports/live", "--run-id", "again"]
-    subprocess.run(command, cwd=project.root, env=environment(), capture_output=True, timeout=300, check=False)  # exits 1: gates fail
+    python("-m", "evalharness", "rescore", "reports/live", "--run-id", "again", cwd=project.root, env=environment())  # exits 1: gates fail
     rescored = Run(1, "", 0.0, project.root, "again")
     assert rescored.facts["aggregates"] == live.facts["aggregates"]
     assert [gate["reason"] for gate in rescored.facts["gates"]] == [gate["reason"] for gate in live.facts["gates"]]

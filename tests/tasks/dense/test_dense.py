@@ -46,12 +46,10 @@ def test_every_photo_of_the_benchmark_is_a_case(cases: list[dense.DenseCase]) ->
     assert {case.domain for case in cases} == {"bbu", "rru"}
 
 
-def test_a_missing_photo_is_an_invalid_case(tmp_path: Path) -> None:
-    row = {"image_path": "a.jpg", "gt": [], "gt_norm1000": [], "pred": [], "width": 9, "height": 9, "domain": "bbu"}
-    (tmp_path / "gt_vs_pred.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    (case,) = dense.load_cases(tmp_path)
-    assert case.invalid is not None
-    assert "does not exist" in case.invalid
+def load(folder: Path, *paths: str, **changes: Any) -> list[dense.DenseCase]:
+    row = {"gt": [], "gt_norm1000": [], "pred": [], "width": 9, "height": 9, **changes}
+    (folder / "gt_vs_pred.jsonl").write_text("\n".join(json.dumps({**row, "image_path": path}) for path in paths), encoding="utf-8")
+    return dense.load_cases(folder)
 
 
 @pytest.mark.parametrize(
@@ -63,29 +61,21 @@ def test_a_folder_without_true_objects_is_refused(folder: str | None, problem: s
 
 
 def test_a_photo_of_unknown_domain_is_refused(tmp_path: Path) -> None:
-    row = {"image_path": "a.jpg", "gt": [], "gt_norm1000": [], "pred": [], "width": 9, "height": 9}
-    (tmp_path / "gt_vs_pred.jsonl").write_text(json.dumps(row), encoding="utf-8")
     with pytest.raises(ConfigError, match='the domain of a.jpg cannot be told; add "domain": "bbu" or "rru" to its row'):
-        dense.load_cases(tmp_path)
+        load(tmp_path, "a.jpg")
 
 
-def test_other_paths_make_typeable_ids_that_stay_apart(tmp_path: Path) -> None:
-    row = {"gt": [], "gt_norm1000": [], "pred": [], "width": 9, "height": 9, "domain": "bbu"}
-    rows = [{**row, "image_path": path} for path in ("images/a.jpg", "图/一.jpg", "图/二.jpg")]
-    (tmp_path / "gt_vs_pred.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    ids = [case.id for case in dense.load_cases(tmp_path)]
-    assert ids[0] == "images/a.jpg"
-    assert {case.group for case in dense.load_cases(tmp_path)} == {None}  # one folder is no group
-    assert len(set(ids)) == 3
-    assert all(case_id.isascii() for case_id in ids)
+def test_other_paths_make_typeable_ids_that_stay_apart_and_missing_photos_invalid_cases(tmp_path: Path) -> None:
+    cases = load(tmp_path, "images/a.jpg", "图/一.jpg", "图/二.jpg", domain="bbu")
+    ids = [case.id for case in cases]
+    assert (ids[0], len(set(ids)), all(case_id.isascii() for case_id in ids)) == ("images/a.jpg", 3, True)
+    assert {case.group for case in cases} == {None}  # one folder is no group
+    assert all("does not exist" in (case.invalid or "") for case in cases)
 
 
 def test_ids_of_work_orders_can_be_typed_whatever_their_folders_are_called(tmp_path: Path) -> None:
     names = [f"RRU线缆/审核通过/{name}.jpg" for name in ("甲 组/甲 组_2", "乙/照片", "乙/图", "乙/乙_２")]
-    truth = [{"type": "bbox_2d", "points": [1, 2, 3, 4], "desc": "类别=尾纤"}]
-    lines = [json.dumps({"image_path": name, "gt": truth, "pred": [], "width": 9, "height": 9}) for name in names]
-    (tmp_path / "gt_vs_pred.jsonl").write_text("\n".join(lines), "utf-8")
-    ids = [case.id for case in dense.load_cases(tmp_path)]
+    ids = [case.id for case in load(tmp_path, *names, gt=[{"type": "bbox_2d", "points": [1, 2, 3, 4], "desc": "类别=尾纤"}])]
     assert all(case_id.isascii() and " " not in case_id and case_id.startswith("rru-cable/pass/") for case_id in ids)
     assert (ids[0].endswith("/image_2"), len(set(ids))) == (True, 4)
 
@@ -129,13 +119,10 @@ def test_a_perfect_answer_scores_one(cases: list[dense.DenseCase]) -> None:
     assert all(row["scores"]["valid"] == 1 for row in rows)
 
 
-@pytest.mark.parametrize(("finish_reason", "cap_hit"), [("length", 1.0), ("stop", 0.0)])
-def test_an_answer_that_ends_at_the_token_cap_is_a_cap_hit(cases: list[dense.DenseCase], finish_reason: str, cap_hit: float) -> None:
-    assert judged_row(cases[0], dumped(object_1=one_box(1, 2, 3, 4)), finish_reason)["scores"]["cap_hit"] == cap_hit
-
-
-def test_details_are_plain_json(cases: list[dense.DenseCase]) -> None:
-    details = judged_row(cases[0], dumped(object_1=one_box(1, 2, 3, 4), object_2=one_box(1)))["details"]
+def test_details_are_plain_json_and_the_token_cap_is_a_score(cases: list[dense.DenseCase]) -> None:
+    rows = [judged_row(cases[0], dumped(object_1=one_box(1, 2, 3, 4), object_2=one_box(1)), reason) for reason in ("length", "stop")]
+    assert [row["scores"]["cap_hit"] for row in rows] == [1.0, 0.0]
+    details = rows[0]["details"]
     assert json.loads(json.dumps(details, allow_nan=False)) == details
     assert details["image"]["path"] == cases[0].image_path
     assert details["truth"][0]["pixels"] == list(cases[0].pixels[0])
@@ -206,15 +193,13 @@ def test_pictures_without_photos_are_refused_after_the_other_files_are_written(c
     assert (tmp_path / "gt_vs_pred.jsonl").is_file()
 
 
-def test_the_drawing_of_a_missing_photo_says_so(cases: list[dense.DenseCase], tmp_path: Path) -> None:
+def test_the_drawing_of_a_missing_photo_says_so_and_a_claim_of_a_huge_one_costs_no_memory(
+    cases: list[dense.DenseCase], tmp_path: Path
+) -> None:
     row = judged_row(cases[0], dense.render_dump(cases[0].reference, cases[0].domain))
     dense.outputs([row], OutputTarget(tmp_path, "hf:x", tmp_path, spot=1))
     assert (tmp_path / "spot" / "vis_00000.jpg").is_file()
     assert "photo not shown" in (tmp_path / "spot" / "index.md").read_text("utf-8")
-
-
-def test_a_claim_of_a_huge_photo_that_is_gone_costs_no_memory(cases: list[dense.DenseCase], tmp_path: Path) -> None:
-    row = judged_row(cases[0], "")
     row["details"]["image"] |= {"width": 10**9, "height": 10**6}
     assert draw_row(row, tmp_path).width < 2000
 

@@ -67,39 +67,34 @@ def test_where_no_group_is_complete_the_run_fails(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [LEFT_OUT_FILE]
 
 
-def test_a_group_that_was_not_asked_whole_is_listed_and_no_failure(tmp_path: Path) -> None:
-    files = written(tmp_path, row("A", 1), row("B", 2, 3, outcome="miss"))
-    assert [entry["problem"] for entry in files[LEFT_OUT_FILE]] == ["image_2 not in this run", "image_1, image_3 not in this run"]
+def test_what_was_not_asked_whole_or_cut_short_is_listed_and_no_failure(tmp_path: Path) -> None:
+    skipped = broken("C", 2, "skip", "not run: interrupted by the user"), broken("D", 1, "skip", "not run")
+    files = written(tmp_path, row("A", 1), row("B", 2, 3, outcome="miss"), row("C", 1), *skipped)
+    assert [(entry["group"], entry["problem"]) for entry in files[LEFT_OUT_FILE]] == [
+        ("A::fail", "image_2 not in this run"),
+        ("B::fail", "image_1, image_3 not in this run"),
+        ("C::fail", "image_2 failed: not run: interrupted by the user"),
+        ("D::fail", "image_1 failed: not run"),
+    ]
     assert list(files) == [LEFT_OUT_FILE]
-
-
-def test_a_run_that_was_cut_short_lists_its_groups_without_failing(tmp_path: Path) -> None:
-    files = written(tmp_path, row("A", 1), broken("A", 2, "skip", "not run: interrupted by the user"), broken("B", 1, "skip", "not run"))
-    assert [entry["group"] for entry in files[LEFT_OUT_FILE]] == ["A::fail", "B::fail"]
 
 
 @pytest.mark.parametrize(
     ("last", "problem"),
     [
-        (broken("A", 2, "skip", "not run: interrupted by the user"), "image_2 failed: not run: interrupted by the user"),
         (row("A", 2, outcome="error", problem="KeyError: 'x'"), "image_2 failed: KeyError: 'x'"),
         (row("A", 2, details={**row("A", 2)["details"], "summary": " "}), "image_2 failed: blank summary"),
     ],
-    ids=["skip", "error", "blank"],
+    ids=["error", "blank"],
 )
 def test_a_photo_without_a_summary_leaves_its_group_out(tmp_path: Path, last: dict[str, Any], problem: str) -> None:
     assert written(tmp_path, row("A", 1), last, row("B", 1), row("B", 2))[LEFT_OUT_FILE][0]["problem"] == problem
 
 
-def test_of_several_tests_of_a_photo_the_one_with_a_summary_counts(tmp_path: Path) -> None:
-    files = written(tmp_path, broken("A", 1, "pass", ""), row("A", 1), row("A", 2), broken("A", 2, "fail", "x"))
-    assert files[f"{RRU}_stage_a.jsonl"][0]["per_image"] == {"image_1": "A1", "image_2": "A2"}
-
-
-def test_two_folders_of_one_order_are_two_rows(tmp_path: Path) -> None:
+def test_of_several_tests_of_a_photo_the_one_with_a_summary_counts_and_two_folders_of_an_order_are_two_rows(tmp_path: Path) -> None:
     copies = [{**row("A", number), "case_id": f"slug/fail/A~2/image_{number}"} for number in (1, 2)]
-    files = written(tmp_path, row("A", 1), row("A", 2), *copies)
-    assert [entry["group_id"] for entry in files[f"{RRU}_stage_a.jsonl"]] == ["A", "A"]
+    files = written(tmp_path, broken("A", 1, "pass", ""), row("A", 1), row("A", 2), broken("A", 2, "fail", "x"), *copies)
+    assert [entry["per_image"] for entry in files[f"{RRU}_stage_a.jsonl"]] == [{"image_1": "A1", "image_2": "A2"}] * 2
 
 
 @pytest.mark.slow

@@ -48,14 +48,10 @@ def test_category_f1_counts_each_category_once() -> None:
     assert (overlap.precision(None), overlap.recall(None), overlap.f1(None)) == (0.5, 0.5, 0.5)
 
 
-def test_fact_f1_weighs_by_count() -> None:
+def test_fact_f1_weighs_by_count_and_takes_a_category_without_attributes_as_a_fact() -> None:
     five = {"类别": "电线", "捆扎": {"整齐": 5}}
-    overlap = fact_overlap(said(bbu(five)), said(bbu(WIRE)))
-    assert overlap == Overlap(2, 5, 2)
+    assert fact_overlap(said(bbu(five)), said(bbu(WIRE))) == Overlap(2, 5, 2)
     assert fact_f1(said(bbu(five)), said(bbu(WIRE))) == pytest.approx(4 / 7)
-
-
-def test_a_category_without_attributes_is_a_fact() -> None:
     assert fact_f1(said(rru(RADIO), "rru"), said(rru(RADIO, RADIO), "rru")) == pytest.approx(2 * 2 / 5)
 
 
@@ -105,11 +101,8 @@ def test_path_recall_counts_a_parent_and_its_stable_values() -> None:
     assert attribute_path_recall(said(bbu()), IRRELEVANT) is None
 
 
-def test_text_recall_ignores_width_and_case() -> None:
+def test_text_recall_ignores_width_and_case_and_takes_a_tenth_for_each_text_beyond_two_spare_ones() -> None:
     assert text_recall(texts("ａｂ-０1"), texts("AB-01")) == 1.0
-
-
-def test_text_recall_takes_a_tenth_for_each_text_beyond_two_spare_ones() -> None:
     assert text_recall(texts("A", "x", "y"), texts("A")) == 1.0
     assert text_recall(texts("A", "x", "y", "z", "w"), texts("A")) == pytest.approx(0.8)
     assert text_recall(texts(*"ABCDEFGHIJKLMNOPQRS"), texts("A")) == 0.0
@@ -224,24 +217,15 @@ def scored(text: str, reference: str | None, domain: Any = "bbu", num_tokens: in
     return whole
 
 
-def test_a_perfect_answer_scores_one_throughout() -> None:
+def test_a_perfect_answer_scores_one_an_unreadable_one_zero_and_without_a_reference_only_form_is_scored() -> None:
     scores = scored(render_summary(bbu(WIRE), "bbu"), line(bbu(WIRE)))["scores"]
     ones = ["valid", "tolerant_valid", "header_match", "completeness", "exact", "category_f1", "fact_f1", "tversky", "attribute_key_recall"]
     assert {scores[name] for name in ones} == {1.0}
     assert "text_recall" not in scores
-
-
-def test_an_unreadable_answer_scores_zero() -> None:
     scores = scored("RRU�\x1e|=cmd()", line(bbu(WIRE)))["scores"]
     assert {name for name, value in scores.items() if value} == {"num_categories_reference", "num_facts_reference"}
-
-
-def test_an_answer_longer_than_any_summary_is_a_runaway() -> None:
-    assert [scored("无关图片", None, num_tokens=num_tokens)["scores"]["runaway"] for num_tokens in (1023, 1024)] == [0.0, 1.0]
-
-
-def test_without_a_reference_only_form_is_scored() -> None:
     assert set(scored("无关图片", None)["scores"]) == {"valid", "tolerant_valid", "header_match", "irrelevant", "runaway"}
+    assert [scored("无关图片", None, num_tokens=number)["scores"]["runaway"] for number in (1023, 1024)] == [0.0, 1.0]
 
 
 def test_micro_averages_add_up_counts_over_all_photos() -> None:
@@ -303,13 +287,9 @@ def test_missions_and_domains_have_a_line_each() -> None:
     first, second = found["by domain"]
     assert (first["domain"], first["micro precision"], first["micro recall"], first["micro F1"]) == ("bbu", None, 0.0, 0.0)
     assert (second["domain"], second["micro precision"], second["micro recall"], second["micro F1"]) == ("rru", 1.0, 1.0, 1.0)
-
-
-def test_the_tables_by_tag_name_micro_ratios_and_means() -> None:
     rows = [scored(render_summary(bbu(WIRE), "bbu"), line(bbu(WIRE))), scored(line(bbu(WIRE)), line(bbu(WIRE, FIBRE, LABEL)))]
     (entry,) = stage_a.tables(rows)["by domain"]
-    assert entry["micro F1"] == pytest.approx(2 * 2 / (2 + 4))
-    assert entry["mean category F1"] == pytest.approx((1 + 0.5) / 2)
+    assert (entry["micro F1"], entry["mean category F1"]) == pytest.approx((2 * 2 / (2 + 4), (1 + 0.5) / 2))
 
 
 def test_a_category_of_two_domains_is_two_categories() -> None:

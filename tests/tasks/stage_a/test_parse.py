@@ -29,17 +29,17 @@ def test_header_goes_and_keys_come_in_canonical_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["无关图片", "无关图片，没有设备", f"{BBU_HEADER}\n无关图片", "  无关图片。\n"], ids=["alone", "more", "header", "blanks"]
+    ("text", "problem"),
+    [
+        ("无关图片", ""),
+        *((text, "无关图片 must stand alone") for text in ("无关图片，没有设备", f"{BBU_HEADER}\n无关图片", "  无关图片。\n")),
+    ],
+    ids=["alone", "more", "header", "full stop"],
 )
-def test_an_irrelevant_photo_is_read_as_such(text: str) -> None:
+def test_an_irrelevant_photo_is_read_as_such_and_only_the_bare_word_is_strictly_valid(text: str, problem: str) -> None:
     summary = parse_summary(text, "bbu")
     assert (summary.text, summary.is_irrelevant, summary.tolerant_valid, summary.data) == (IRRELEVANT, True, True, None)
-
-
-def test_only_the_bare_word_is_strictly_valid() -> None:
-    assert parse_summary("无关图片", "bbu").valid
-    assert parse_summary("无关图片，没有设备", "bbu").problem == "无关图片 must stand alone"
-    assert parse_summary(f"{BBU_HEADER}\n无关图片", "bbu").problem == "无关图片 must stand alone"
+    assert (summary.valid, summary.problem) == (not problem, problem)
 
 
 @pytest.mark.parametrize("sign", ["=", ":", " = "])
@@ -48,10 +48,6 @@ def test_an_assignment_is_repaired_and_the_wrong_task_is_flagged(sign: str) -> N
     assert summary.data == bbu(WIRE)
     assert (summary.tolerant_valid, summary.valid, summary.header_match) == (True, False, False)
     assert "header says BBU, DETECTION" in summary.problem
-
-
-def test_a_full_width_colon_is_not_repaired() -> None:
-    assert not parse_summary(f"统计：[{line(WIRE)}]", "bbu").tolerant_valid
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -70,18 +66,30 @@ def test_words_within_a_value_are_not_an_assignment() -> None:
     assert parse_summary(f"统计={line(notes['统计'])}, 备注={line(notes['备注'])}", "bbu").data == notes
 
 
-@pytest.mark.parametrize("tail", ['备注=["a', "备注=[a]", "分组统计={", '分组统计={"1": NaN}'], ids=["cut", "words", "open", "nan"])
-def test_an_assignment_with_an_unreadable_part_is_not_read(tail: str) -> None:
-    assert not parse_summary(f"统计=[{line(WIRE)}], {tail}", "bbu").tolerant_valid
+NOT_ASSIGNED = {
+    "full-width colon": f"统计：[{line(WIRE)}]",
+    "tail of a longer key": "分组统计=[1]",
+    **{
+        name: f"统计=[{line(WIRE)}], {tail}"
+        for name, tail in {"cut": '备注=["a', "words": "备注=[a]", "open": "分组统计={", "nan": '分组统计={"1": NaN}'}.items()
+    },
+    **{name: f'{BBU_HEADER}\n{{"统计": [{name}]}}' for name in ("NaN", "Infinity", "1e999")},
+    "huge number": f'{BBU_HEADER}\n{{"统计": [{"9" * 5000}]}}',
+}
 
 
-def test_a_key_assigned_twice_is_a_violation() -> None:
-    summary = parse_summary(f"统计=[]\n统计=[{line(WIRE)}]", "bbu")
+@pytest.mark.parametrize("text", NOT_ASSIGNED.values(), ids=NOT_ASSIGNED)
+def test_what_is_neither_json_nor_whole_assignments_is_not_read(text: str) -> None:
+    assert not parse_summary(text, "bbu").tolerant_valid
+
+
+@pytest.mark.parametrize(
+    "text", [f"统计=[]\n统计=[{line(WIRE)}]", f'{BBU_HEADER}\n{{"统计": [], "统计": [{line(WIRE)}]}}'], ids=["assigned", "json"]
+)
+def test_a_key_written_twice_is_a_violation_and_the_last_counts(text: str) -> None:
+    summary = parse_summary(text, "bbu")
     assert (summary.data, summary.violations) == (bbu(WIRE), ("key '统计' is written twice",))
-
-
-def test_the_tail_of_a_longer_key_is_not_an_assignment() -> None:
-    assert not parse_summary("分组统计=[1]", "rru").tolerant_valid
+    assert (summary.valid, summary.tolerant_valid) == (False, True)
 
 
 @pytest.mark.parametrize("cut", range(len(BBU_HEADER) + 2, len(GOOD)))
@@ -96,13 +104,6 @@ def test_of_two_json_lines_the_last_wins() -> None:
     summary = parse_summary(f"{BBU_HEADER}\n{line(bbu())}\n{line(bbu(WIRE))}", "bbu")
     assert summary.data == bbu(WIRE)
     assert "other lines around it" in summary.problem
-
-
-def test_a_key_written_twice_is_a_violation_and_the_last_counts() -> None:
-    summary = parse_summary(f'{BBU_HEADER}\n{{"统计": [], "统计": [{line(WIRE)}]}}', "bbu")
-    assert summary.data == bbu(WIRE)
-    assert (summary.valid, summary.tolerant_valid) == (False, True)
-    assert summary.violations == ("key '统计' is written twice",)
 
 
 NOT_STRICT = {
@@ -145,19 +146,10 @@ def test_text_around_a_summary_is_tolerated(text: str) -> None:
     assert (summary.data, summary.text, summary.valid) == (bbu(WIRE), line(bbu(WIRE)), False)
 
 
-def test_stats_as_one_object_are_read_but_not_valid() -> None:
+def test_stats_as_one_object_are_read_but_not_valid_and_escaped_chinese_is() -> None:
     summary = parse_summary(f"{BBU_HEADER}\n{line({'统计': WIRE})}", "bbu")
-    assert (summary.tolerant_valid, summary.valid) == (True, False)
-    assert summary.problem == "统计 must be a list, got dict"
-
-
-def test_escaped_chinese_is_strictly_valid() -> None:
+    assert (summary.tolerant_valid, summary.valid, summary.problem) == (True, False, "统计 must be a list, got dict")
     assert parse_summary(f"{BBU_HEADER}\n{json.dumps(bbu(WIRE))}", "bbu").valid
-
-
-@pytest.mark.parametrize("literal", ["NaN", "Infinity", "1e999", "9" * 5000])
-def test_numbers_that_json_does_not_have_are_not_read(literal: str) -> None:
-    assert not parse_summary(f'{BBU_HEADER}\n{{"统计": [{literal}]}}', "bbu").tolerant_valid
 
 
 def test_a_lone_surrogate_survives() -> None:

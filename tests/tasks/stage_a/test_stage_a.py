@@ -37,6 +37,12 @@ def photo(path: Path) -> Path:
     return path
 
 
+def order(root: Path, *numbers: int, mission: str = RRU, label: str = FAIL, folder: str = "g") -> None:
+    """Make a work order's folder with these photos."""
+    for number in numbers:
+        photo(root / mission / label / folder / f"{ID}_{number}.jpg")
+
+
 def references(root: Path, mission: str, *rows: dict[str, Any]) -> None:
     (root / f"{mission}_stage_a.jsonl").write_text("".join(f"{line(row)}\n" for row in rows), "utf-8")
 
@@ -47,15 +53,14 @@ def row(images: list[str], *said: str, label: str = "fail", group_id: str = ID, 
 
 
 def test_photos_come_in_natural_order(tmp_path: Path) -> None:
-    for number in (10, 2, 1):
-        photo(tmp_path / RRU / FAIL / "g" / f"{ID}_{number}.jpg")
+    order(tmp_path, 10, 2, 1)
     cases = stage_a.load_cases(tmp_path)
     assert [case.image.name for case in cases] == [f"{ID}_{number}.jpg" for number in (1, 2, 10)]
     assert [case.id for case in cases] == [f"rru-install/fail/{ID}/image_{number}" for number in (1, 2, 3)]
 
 
 def test_a_case_has_its_group_mission_and_label(tmp_path: Path) -> None:
-    photo(tmp_path / BBU / PASS / "g" / f"{ID}_1.jpg")
+    order(tmp_path, 1, mission=BBU, label=PASS)
     (case,) = stage_a.load_cases(tmp_path)
     assert (case.group, case.group_id, case.mission) == (ID, ID, BBU)
     assert (case.domain, case.label, case.image_index) == ("bbu", "pass", 1)
@@ -81,7 +86,7 @@ def test_the_group_id_is_the_prefix_of_the_first_name_or_the_folder(tmp_path: Pa
 
 def test_the_same_order_under_both_labels_is_two_records(tmp_path: Path) -> None:
     for label in (PASS, FAIL):
-        photo(tmp_path / RRU / label / "g" / f"{ID}_1.jpg")
+        order(tmp_path, 1, label=label)
     cases = stage_a.load_cases(tmp_path)
     assert [(case.group, case.label) for case in cases] == [(ID, "fail"), (ID, "pass")]
     assert len({case.id for case in cases}) == 2
@@ -89,7 +94,7 @@ def test_the_same_order_under_both_labels_is_two_records(tmp_path: Path) -> None
 
 def test_two_folders_of_one_order_are_kept_apart_with_a_warning(tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        photo(tmp_path / RRU / PASS / folder / f"{ID}_1.jpg")
+        order(tmp_path, 1, label=PASS, folder=folder)
     with pytest.warns(DataWarning, match=f"several folders hold group {ID}::pass"):
         cases = stage_a.load_cases(tmp_path)
     assert [case.id for case in cases] == [f"rru-install/pass/{ID}/image_1", f"rru-install/pass/{ID}~2/image_1"]
@@ -135,7 +140,7 @@ def test_unknown_folders_and_empty_groups_are_a_warning(tmp_path: Path, extra: s
 
 def test_one_missions_folder_may_be_given_instead_of_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for mission in (RRU, BBU):
-        photo(tmp_path / mission / FAIL / "g" / f"{ID}_1.jpg")
+        order(tmp_path, 1, mission=mission)
     references(tmp_path, RRU, row([f"{ID}_1.jpg"], line(rru(CLAMP))))
     (case,) = stage_a.load_cases(tmp_path / RRU)
     monkeypatch.chdir(tmp_path / RRU)
@@ -145,35 +150,28 @@ def test_one_missions_folder_may_be_given_instead_of_the_root(tmp_path: Path, mo
     assert case.reference.data == rru(CLAMP)
 
 
-@pytest.mark.parametrize("content", ["nothing", "no-groups", "file"])
-def test_a_folder_without_photos_is_an_error(tmp_path: Path, content: str) -> None:
-    if content == "no-groups":
-        (tmp_path / RRU / PASS).mkdir(parents=True)
-    root = tmp_path
-    if content == "file":
-        root = tmp_path / "x"
-        root.write_text("")
-    with pytest.raises(ConfigError, match=r"no Stage-A photos in .*expected <root>|is not a folder"):
-        stage_a.load_cases(root)
-
-
-def test_no_folder_and_a_missing_folder_are_errors(tmp_path: Path) -> None:
+def test_a_folder_without_photos_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no data folder was given; give one with --data"):
         stage_a.load_cases(None)
     with pytest.raises(ConfigError, match="gone does not exist"):
         stage_a.load_cases(tmp_path / "gone")
+    (tmp_path / "x").write_text("")
+    with pytest.raises(ConfigError, match="x is not a folder"):
+        stage_a.load_cases(tmp_path / "x")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"no Stage-A photos in .*expected <root>"):
+            stage_a.load_cases(tmp_path)
+        (tmp_path / RRU / PASS).mkdir(parents=True, exist_ok=True)
 
 
 def test_an_unreadable_photo_is_an_invalid_case_and_the_others_go_on(tmp_path: Path) -> None:
-    photo(tmp_path / RRU / PASS / "a" / "1.jpg")
-    (tmp_path / RRU / PASS / "a" / "2.jpg").write_bytes(b"")
-    (tmp_path / RRU / PASS / "a" / "3.jpg").write_text("<html>")
-    (tmp_path / RRU / PASS / "a" / "4.jpg").symlink_to("gone.jpg")
-    invalid = [case.invalid or "" for case in stage_a.load_cases(tmp_path)]
-    assert invalid[0] == ""
-    assert [
-        part in text for part, text in zip(["2.jpg is empty", "3.jpg is not an image", "4.jpg does not exist"], invalid[1:], strict=True)
-    ] == [True] * 3
+    folder = photo(tmp_path / RRU / PASS / "a" / "1.jpg").parent
+    (folder / "2.jpg").write_bytes(b"")
+    (folder / "3.jpg").write_text("<html>")
+    (folder / "4.jpg").symlink_to("gone.jpg")
+    first, *invalid = [case.invalid or "" for case in stage_a.load_cases(tmp_path)]
+    wanted = ["2.jpg is empty", "3.jpg is not an image", "4.jpg does not exist"]
+    assert (first, [part in text for part, text in zip(wanted, invalid, strict=True)]) == ("", [True] * 3)
 
 
 def test_a_turned_photo_is_upright_and_a_clear_one_white(tmp_path: Path) -> None:
@@ -190,8 +188,7 @@ def test_a_turned_photo_is_upright_and_a_clear_one_white(tmp_path: Path) -> None
 
 def test_a_photo_that_a_reference_names_and_that_is_missing_keeps_its_number(tmp_path: Path) -> None:
     names = [f"{ID}_{number}.jpg" for number in (1, 2, 10)]
-    for name in names[1:]:
-        photo(tmp_path / RRU / FAIL / "g" / name)
+    order(tmp_path, 2, 10)
     references(tmp_path, RRU, row(names, *[line(rru(CLAMP))] * 3))
     first, second, third = stage_a.load_cases(tmp_path)
     assert [case.id.rpartition("/")[2] for case in (first, second, third)] == ["image_1", "image_2", "image_3"]
@@ -200,27 +197,29 @@ def test_a_photo_that_a_reference_names_and_that_is_missing_keeps_its_number(tmp
 
 
 def test_of_two_folders_of_one_order_the_one_with_more_of_its_photos_gets_the_missing_one(tmp_path: Path) -> None:
-    for folder, numbers in (("a", (7,)), ("b", (2, 3))):
-        for number in numbers:
-            photo(tmp_path / RRU / FAIL / folder / f"{ID}_{number}.jpg")
+    order(tmp_path, 7, folder="a")
+    order(tmp_path, 2, 3, folder="b")
     references(tmp_path, RRU, row([f"{ID}_{number}.jpg" for number in (1, 2, 3)], *["无关图片"] * 3))
     with pytest.warns(DataWarning):
         cases = stage_a.load_cases(tmp_path)
     assert [(case.image.parent.name, case.image.name) for case in cases if case.invalid] == [("b", f"{ID}_1.jpg")]
 
 
-def test_a_reference_group_without_photos_is_a_warning(tmp_path: Path) -> None:
-    photo(tmp_path / RRU / FAIL / "g" / f"{ID}_1.jpg")
+def test_references_without_photos_and_photos_without_references_are_warnings(tmp_path: Path) -> None:
+    order(tmp_path, 1, 2)
     gone = row(["QC-DEMO-20300101-9_1.jpg"], "无关图片", group_id="QC-DEMO-20300101-9")
     references(tmp_path, RRU, row([f"{ID}_1.jpg"], "无关图片"), gone)
-    with pytest.warns(DataWarning, match="1 groups have no photos here: QC-DEMO-20300101-9::fail"):
-        assert len(stage_a.load_cases(tmp_path)) == 1
+    with (
+        pytest.warns(DataWarning, match="1 groups have no photos here: QC-DEMO-20300101-9::fail"),
+        pytest.warns(DataWarning, match=r"_stage_a\.jsonl: no reference summary for 1 photos: .*_2\.jpg"),
+    ):
+        assert [case.reference is None for case in stage_a.load_cases(tmp_path)] == [False, True]
 
 
 def test_a_domains_budget_shrinks_larger_photos_only(tmp_path: Path) -> None:
-    for mission, size in ((RRU, (640, 480)), (BBU, (640, 480))):
+    for mission in (RRU, BBU):
         (tmp_path / mission / PASS / "a").mkdir(parents=True)
-        Image.new("RGB", size, "red").save(tmp_path / mission / PASS / "a" / "1.jpg")
+        Image.new("RGB", (640, 480), "red").save(tmp_path / mission / PASS / "a" / "1.jpg")
     cases = stage_a.load_cases(tmp_path, max_pixels={"rru": 100_000})
     sources = {case.domain: stage_a.request(case).messages[1]["content"][0]["image"] for case in cases}
     assert sources["bbu"] == str(cases[0].image)
@@ -244,8 +243,7 @@ def test_a_photo_that_the_machine_cannot_read_is_asked_all_the_same(tmp_path: Pa
 
 def test_references_are_found_by_order_label_and_name(tmp_path: Path) -> None:
     for label in (FAIL, PASS):
-        for number in (1, 2):
-            photo(tmp_path / RRU / label / "g" / f"{ID}_{number}.jpg")
+        order(tmp_path, 1, 2, label=label)
     references(
         tmp_path,
         RRU,
@@ -255,14 +253,6 @@ def test_references_are_found_by_order_label_and_name(tmp_path: Path) -> None:
     cases = stage_a.load_cases(tmp_path)
     assert [case.reference.data for case in cases] == [rru(CLAMP), None, rru(), None]
     assert [case.tags["photo"] for case in cases] == ["site", "irrelevant", "site", "irrelevant"]
-
-
-def test_a_photo_without_a_reference_is_a_warning(tmp_path: Path) -> None:
-    for number in (1, 2):
-        photo(tmp_path / RRU / FAIL / "g" / f"{ID}_{number}.jpg")
-    references(tmp_path, RRU, row([f"{ID}_1.jpg"], "无关图片"))
-    with pytest.warns(DataWarning, match=r"_stage_a\.jsonl: no reference summary for 1 photos: .*_2\.jpg"):
-        assert [case.reference is None for case in stage_a.load_cases(tmp_path)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -275,7 +265,7 @@ def test_a_photo_without_a_reference_is_a_warning(tmp_path: Path) -> None:
     ids=["unreadable", "twice", "row"],
 )
 def test_a_broken_reference_file_is_an_error(tmp_path: Path, rows: list[dict[str, Any]], error: type[Exception], message: str) -> None:
-    photo(tmp_path / RRU / FAIL / "g" / f"{ID}_1.jpg")
+    order(tmp_path, 1)
     references(tmp_path, RRU, *rows)
     with pytest.raises(error, match=message):
         stage_a.load_cases(tmp_path)
@@ -305,7 +295,7 @@ def test_caps_draw_seeded_groups_and_keep_their_order(tmp_path: Path) -> None:
 
 
 def test_the_request_holds_contract_rule_header_mission_and_photo(tmp_path: Path) -> None:
-    photo(tmp_path / RRU / FAIL / "g" / f"{ID}_1.jpg")
+    order(tmp_path, 1)
     (case,) = stage_a.load_cases(tmp_path)
     system, user = stage_a.request(case).messages
     assert (system["role"], user["role"]) == ("system", "user")

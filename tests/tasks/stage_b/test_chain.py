@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,6 @@ def walk(case: ChainCase, answer: Callable[[Any], str]) -> tuple[list[list[Gener
             return steps, end.value
 
 
-def answering(texts: Iterator[str]) -> Callable[[Any], str]:
-    """Return a model that says these texts one after the other."""
-    return lambda request: next(texts)
-
-
 def one_photo(root: Path, label: str = "pass", reference: str | None = SEEN) -> ChainCase:
     """Return the case of a work order with one photo, its reference in a file beside it."""
     photo = root / RRU / {"pass": "审核通过", "fail": "审核不通过"}[label] / "g" / "1.png"
@@ -76,7 +71,7 @@ def test_perfect_summaries_lead_to_the_trained_prompt(cases: list[ChainCase]) ->
     for case in cases:
         texts = [f"<DOMAIN={photo.domain.upper()}>, <TASK=SUMMARY>\n{photo.reference.text}" for photo in case.photos if photo.reference]
         answers = iter([*texts, PASSES])
-        steps, question = walk(case, answering(answers))
+        steps, question = walk(case, lambda request, answers=answers: next(answers))
         ticket = tickets[case.id]
         assert isinstance(ticket, stage_b.StageBCase)
         assert question == stage_b.request(ticket)
@@ -91,14 +86,9 @@ def test_summaries_are_asked_as_in_stage_a_and_the_references_as_in_stage_b(case
     assert all(isinstance(request, VlmGenerationRequest) for request in asked[:-1])
     assert asked[-1].messages == stage_b.messages(case.mission, [ref.text for ref in case.references or ()], case.rules)
     assert "Image1: 无关图片" in question.messages[1]["content"]
-
-
-def test_the_label_is_in_no_question(cases: list[ChainCase]) -> None:
-    asked: list[Any] = []
-    _, question = walk(cases[0], lambda request: asked.append(request) or "无关图片")
     for request in (asked[-1], question):
         text = json.dumps(request.messages, ensure_ascii=False)
-        assert not any(secret in text for secret in (cases[0].group_id, "审核不通过", "审核通过", "fail", "pass"))
+        assert not any(secret in text for secret in (case.group_id, "审核不通过", "审核通过", "fail", "pass"))
 
 
 def judged(case: ChainCase, summary: str, own: str, by_reference: str) -> JudgedChain:
@@ -127,15 +117,11 @@ def test_the_cause_of_a_mistake_follows_from_both_verdicts(tmp_path: Path, summa
     assert chain.problem.startswith(f"{cause}: g::pass was judged")
 
 
-def test_a_judged_order_has_a_short_repr(tmp_path: Path) -> None:
+def test_scores_tell_both_accuracies_and_how_much_evidence_was_kept(tmp_path: Path) -> None:
     chain = judged(one_photo(tmp_path), UNSEEN, FAILS, PASSES)
     assert repr(chain) == "JudgedChain('could not see', JudgedTicket('g::pass', Ballot(num_pass=0, num_fail=1, num_invalid=0)))"
-
-
-def test_scores_tell_both_accuracies_and_how_much_evidence_was_kept(tmp_path: Path) -> None:
-    scores = judged(one_photo(tmp_path), UNSEEN, FAILS, PASSES).scores
-    assert (scores["accuracy"], scores["reference_accuracy"]) == (0.0, 1.0)
-    assert scores["evidence_recall"] == 0.5  # distance and radio of distance, radio and two clamps
+    assert (chain.scores["accuracy"], chain.scores["reference_accuracy"]) == (0.0, 1.0)
+    assert chain.scores["evidence_recall"] == 0.5  # distance and radio of distance, radio and two clamps
 
 
 def test_without_references_only_the_chain_is_judged(tmp_path: Path) -> None:
@@ -148,46 +134,29 @@ def test_without_references_only_the_chain_is_judged(tmp_path: Path) -> None:
     assert "could_not_see" not in wrong.scores
 
 
-def test_a_work_order_with_a_broken_photo_is_invalid(tmp_path: Path) -> None:
+def test_a_broken_photo_makes_an_order_invalid_and_without_rules_nothing_is_asked(tmp_path: Path) -> None:
     one_photo(tmp_path)
     (tmp_path / RRU / "审核通过" / "g" / "2.jpg").write_bytes(b"no photo")
     with pytest.warns(UserWarning, match="no reference summary for 1 photos"):
         (case,) = stage_b_chain.load_cases(tmp_path)
     assert "2.jpg" in (case.invalid or "")
-
-
-def test_without_rules_nothing_is_asked(tmp_path: Path) -> None:
-    one_photo(tmp_path)
     (tmp_path / "guidance.json").unlink()
-    with pytest.raises(ConfigError, match=r"guidance .* cannot be read"):
+    with pytest.warns(UserWarning, match="no reference summary"), pytest.raises(ConfigError, match=r"guidance .* cannot be read"):
         stage_b_chain.load_cases(tmp_path)
 
 
-def rows(root: Path) -> list[dict[str, Any]]:
-    case = one_photo(root)
-    made = []
+def test_table_and_files_separate_lost_evidence_from_wrong_judgement(tmp_path: Path) -> None:
+    case = one_photo(tmp_path / "data")
+    rows = []
     for summary, own, by_reference, _ in CAUSES.values():
         chain = judged(case, summary, own, by_reference)
         values = {"scores": chain.scores, "details": chain.details, "tags": dict(case.tags), "case_id": case.id, "outcome": "pass"}
-        made.append({**values, "started_at": None})
-    return made
-
-
-def test_the_table_separates_lost_evidence_from_wrong_judgement(tmp_path: Path) -> None:
-    mission, total = stage_b_chain.tables(rows(tmp_path))["Where verdicts go wrong"]
+        rows.append({**values, "started_at": None})
+    mission, total = stage_b_chain.tables(rows)["Where verdicts go wrong"]
     assert (mission["mission"], total["mission"]) == (RRU, "all")
-    assert {name: total[name] for name in ("tickets", *stage_b_chain.CAUSES)} == {
-        "tickets": 8,
-        "right": 1,
-        "right by luck": 1,
-        "could not see": 3,
-        "judged wrongly": 3,
-        "unknown": 0,
-    }
+    wanted = {"right": 1, "right by luck": 1, "could not see": 3, "judged wrongly": 3, "unknown": 0}
+    assert {name: total[name] for name in ("tickets", *stage_b_chain.CAUSES)} == {"tickets": 8, **wanted}
     assert 0 < total["evidence recall"] < 1
-
-
-def test_files_are_written_beside_those_of_stage_b(tmp_path: Path) -> None:
-    stage_b_chain.write_outputs(rows(tmp_path / "data"), OutputTarget(tmp_path / "out", "hf:x"))
+    stage_b_chain.write_outputs(rows, OutputTarget(tmp_path / "out", "hf:x"))
     metrics = json.loads((tmp_path / "out" / "stage_b_chain" / RRU / "baseline_metrics.json").read_text("utf-8"))
     assert (metrics["n_used"], metrics["tp"]) == (8, 2)

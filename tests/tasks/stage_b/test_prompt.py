@@ -6,7 +6,6 @@ import hashlib
 import inspect
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,23 +47,14 @@ def test_the_whole_question() -> None:
     ]
 
 
-def test_the_domain_is_in_the_system_message() -> None:
-    assert "BBU工单审核助手" in messages(BBU, ["无关图片"], RULES)[0]["content"]
-
-
 def test_the_72_prompts_that_the_checkpoints_know_have_not_changed() -> None:
     digest = hashlib.sha256()
-    for case in sorted_as_trained(stage_b.load_cases(ROOT)):
+    missions = ["BBU安装方式检查（正装）", BBU, "BBU线缆布放要求", "挡风板安装检查", RRU, "RRU线缆"]  # as the trainer lists them
+    for case in sorted(stage_b.load_cases(ROOT), key=lambda case: missions.index(case.tags["mission"])):
         assert isinstance(case, stage_b.StageBCase)
         asked = messages(case.mission, case.summaries, case.rules)
         digest.update(json.dumps(asked, ensure_ascii=False).encode() + b"\n")
     assert digest.hexdigest() == "3a2b0391597beacb3f0ead11dd3344124bfd1a8efe382081b3bf4a3dfda5d967"
-
-
-def sorted_as_trained(cases: list[Any]) -> list[Any]:
-    """Return the cases mission by mission as the trainer lists them."""
-    missions = ["BBU安装方式检查（正装）", BBU, "BBU线缆布放要求", "挡风板安装检查", RRU, "RRU线缆"]
-    return sorted(cases, key=lambda case: missions.index(case.mission))
 
 
 def test_the_label_is_not_in_the_prompt() -> None:
@@ -90,18 +80,14 @@ COUNTS = {
     "nothing": (bbu(), 0),
     "no counts": (bbu({"类别": "电线", "捆扎": {"整齐": "many", "散乱": True, "断": -4}}), 1),
 }
-
-
-@pytest.mark.parametrize("data, count", COUNTS.values(), ids=COUNTS.keys())
-def test_objects_are_counted_by_category(data: Any, count: int) -> None:
-    assert f"统计: Image1(obj={count})；" in user(BBU, line(data))
-
-
 UNREADABLE = {"无关图片": 0, " 无关图片 ": 0, "<DOMAIN=BBU>, <TASK=SUMMARY>\n无关图片": 1, '{"统计": [{"类别": "电': 1, "看不清": 1, "": 0}
 
 
-@pytest.mark.parametrize("text, count", UNREADABLE.items())
-def test_a_text_that_cannot_be_read_counts_as_one(text: str, count: int) -> None:
+TEXTS = [*((line(data), count) for data, count in COUNTS.values()), *UNREADABLE.items()]
+
+
+@pytest.mark.parametrize("text, count", TEXTS, ids=[*COUNTS, "irrelevant", "blanks", "header", "cut off", "prose", "empty"])
+def test_objects_are_counted_by_category_and_a_text_that_cannot_be_read_as_one(text: str, count: int) -> None:
     assert f"统计: Image1(obj={count})；" in user(BBU, text)
 
 
@@ -110,14 +96,12 @@ def test_distances_are_added_up_in_order_of_appearance() -> None:
     assert "\n站点汇总: 站点12(obj=6), 站点7(obj=2)\n" in user(RRU, far, line(rru(RADIO)), far)
 
 
-def test_without_any_distance_there_is_no_such_line() -> None:
+def test_what_has_no_distance_and_missions_that_are_not_about_rru_say_nothing_of_it() -> None:
     assert "站点汇总" not in user(RRU, "无关图片")
-
-
-def test_missions_that_are_not_about_rru_say_nothing_of_distances() -> None:
     asked = user(BBU, line(bbu({"类别": "站点距离", "站点距离": {"7": 1}}, {**WIRE, "站点距离": {"7": 1}})))
     assert "站点" not in asked
     assert asked.endswith(f"Image1: {line(bbu(WIRE))}")
+    assert "BBU工单审核助手" in messages(BBU, ["无关图片"], RULES)[0]["content"]
 
 
 def test_a_summary_is_one_line_whatever_it_holds() -> None:

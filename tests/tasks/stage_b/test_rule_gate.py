@@ -37,10 +37,12 @@ def test_with_a_perfect_base_the_reduction_is_at_most_zero_and_bounded() -> None
     assert not same.passed
 
 
-def test_a_clear_gain_passes() -> None:
+def test_a_clear_gain_passes_and_only_common_tickets_count() -> None:
     base = judged(*["pf"] * 20, *["pp"] * 40, *["ff"] * 40)
-    result = rule_gate(base, judged(*["pp"] * 60, *["ff"] * 40), limits=LOOSE)
+    result = rule_gate(base, judged(*["pp"] * 60, *["ff"] * 40, "fp"), limits=LOOSE)
     assert (result.passed, result.rer, result.changed_fraction, result.probability, result.num_tickets) == (True, 1.0, 0.2, 1.0, 100)
+    result = rule_gate({}, judged("pp"))
+    assert (result.passed, result.reasons) == (False, ("no ticket was judged under both rule sets",))
 
 
 def test_each_condition_that_is_not_met_is_named() -> None:
@@ -59,30 +61,12 @@ def test_a_gain_that_rests_on_few_tickets_is_not_sure_enough() -> None:
     assert result.reasons == (f"P(RER >= 0.1) is {result.probability:.4f}, below 0.8",)
 
 
-def test_only_common_tickets_count() -> None:
-    base, candidate = judged("pf", "pp", "ff"), judged("pp", "pp", "ff", "fp")
-    del base["t2"]
-    assert rule_gate(base, candidate, limits=LOOSE).num_tickets == 2
-
-
-def test_no_common_ticket_does_not_pass() -> None:
-    result = rule_gate({}, judged("pp"))
-    assert (result.passed, result.reasons) == (False, ("no ticket was judged under both rule sets",))
-
-
-OPS = {
-    "upsert": [],
-    "update": ["update must lower fp_rate"],
-    "merge": ["merge must lower fp_rate"],
-    "remove": ["remove must lower fp_rate"],
-}
-
-
-@pytest.mark.parametrize("op, told", OPS.items(), ids=OPS.keys())
-def test_changing_a_rule_must_also_release_fewer_bad_orders(op: str, told: list[str]) -> None:
+@pytest.mark.parametrize("op", ["upsert", "update", "merge", "remove"])
+def test_changing_a_rule_must_also_release_fewer_bad_orders(op: str) -> None:
     base = judged(*["pf"] * 20, *["pp"] * 40, *["ff"] * 40)
     result = rule_gate(base, judged(*["pp"] * 60, *["ff"] * 40), op=op, limits=LOOSE)
-    assert [reason[: len(wanted)] for reason, wanted in zip(result.reasons, told, strict=True)] == told
+    told = [reason.partition(",")[0] for reason in result.reasons]
+    assert told == ([] if op == "upsert" else [f"{op} must lower fp_rate"])
 
 
 def test_changing_a_rule_must_raise_accuracy_and_not_release_more() -> None:
@@ -90,9 +74,6 @@ def test_changing_a_rule_must_raise_accuracy_and_not_release_more() -> None:
     result = rule_gate(base, judged("fp", "fp", *["ff"] * 8), op="merge", limits=LOOSE)
     assert any(reason.startswith("merge must raise accuracy, it is 0.8000 after 0.9000") for reason in result.reasons)
     assert "fp_rate rose by 0.1000, more than 0.01" in result.reasons
-
-
-def test_a_change_that_lowers_false_releases_passes() -> None:
     base = judged(*["fp"] * 20, *["pp"] * 40, *["ff"] * 40)
     assert rule_gate(base, judged(*["ff"] * 20, *["pp"] * 40, *["ff"] * 40), op="remove", limits=LOOSE).passed
 
@@ -125,6 +106,8 @@ def test_ticket_stats_are_read_for_the_gate(tmp_path: Path) -> None:
     rows = [{"ticket_key": f"{number}::pass", "gt_label": "pass", "majority_pred": said} for number, said in enumerate(["fail", None])]
     path.write_text("\n".join(map(json.dumps, rows)) + "\n")
     assert read_judged(path) == {"0::pass": Judged("pass", "fail"), "1::pass": Judged("pass", None)}
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_judged(tmp_path / "absent.jsonl")
 
 
 BAD_STATS = {
@@ -144,11 +127,6 @@ def test_the_error_names_the_line_that_is_not_a_ticket(tmp_path: Path, line: str
     with pytest.raises(RecordError, match=problem) as caught:
         read_judged(path)
     assert str(caught.value).startswith(f"{path}:2")
-
-
-def test_stats_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="cannot be read"):
-        read_judged(tmp_path / "absent.jsonl")
 
 
 PAIRS = st.lists(st.sampled_from(["pp", "pf", "p-", "fp", "ff", "f-"]), min_size=1, max_size=12)

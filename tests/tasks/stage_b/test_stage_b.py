@@ -90,16 +90,13 @@ def test_a_bad_row_is_a_warning_and_an_invalid_case(tmp_path: Path) -> None:
     assert "label must be one of" in (cases[1].invalid or "")
 
 
-def test_one_missions_folder_gives_its_tickets_alone(tmp_path: Path) -> None:
+def test_one_missions_folder_gives_its_tickets_alone_and_files_of_unknown_missions_are_a_warning(tmp_path: Path) -> None:
     (folder(tmp_path, ticket_row(), ticket_row(mission=BBU)) / RRU).mkdir()
     assert [one.tags["mission"] for one in stage_b.load_cases(tmp_path)] == [BBU, RRU]
     assert [one.tags["mission"] for one in stage_b.load_cases(tmp_path / RRU)] == [RRU]
-
-
-def test_files_of_unknown_missions_are_a_warning(tmp_path: Path) -> None:
-    (folder(tmp_path, ticket_row()) / "Other_stage_a.jsonl").write_text("")
+    (tmp_path / "Other_stage_a.jsonl").write_text("")
     with pytest.warns(DataWarning, match="not missions, left out: Other"):
-        assert len(stage_b.load_cases(tmp_path)) == 1
+        assert len(stage_b.load_cases(tmp_path)) == 2
 
 
 def test_missing_data_rules_or_tickets_are_an_error(tmp_path: Path) -> None:
@@ -118,14 +115,9 @@ def test_missing_data_rules_or_tickets_are_an_error(tmp_path: Path) -> None:
         stage_b.load_cases(folder(tmp_path, ticket_row("?")))
 
 
-def test_a_request_is_a_chat_without_images() -> None:
-    asked = stage_b.request(case())
-    assert isinstance(asked, TextGenerationRequest)
-    assert [message["role"] for message in asked.messages] == ["system", "user"]
-
-
 @pytest.mark.parametrize("spare", [0, -1], ids=["exactly", "one-too-many"])
 def test_a_prompt_of_the_budget_is_kept_and_one_token_more_is_dropped_and_listed(spare: int) -> None:
+    assert isinstance(stage_b.request(case()), TextGenerationRequest)
     engine = Engine(FakeBackend.from_answers([PASSES]))
     (whole,) = engine.generate_text_batch([stage_b.request(case())], GenerationOptions())
     options = GenerationOptions(max_prompt_tokens=(whole.num_prompt_tokens or 0) + spare)
@@ -157,20 +149,14 @@ def test_one_right_answer() -> None:
     }
 
 
-def test_votes_pass_fail_invalid_are_fail() -> None:
+def test_votes_are_counted_and_invalid_answers_have_none() -> None:
     ticket = stage_b.judge([PASSES, FAILS, "…"], case("pass"))
     assert (ticket.ballot.prediction, ticket.scores["agreement"], ticket.details["votes"]["invalid"]) == ("fail", 0.5, 1)
     assert ticket.scores["valid"] == pytest.approx(2 / 3)
     assert ticket.problem.startswith(f"{ID}::pass was judged fail (1 pass, 1 fail, 1 invalid): ")
-
-
-def test_a_ticket_of_invalid_answers_is_wrong_whatever_its_label() -> None:
     for label in ("pass", "fail"):
         ticket = stage_b.judge(["?", "!"], case(label))
         assert (ticket.is_right, ticket.ballot.prediction, ticket.scores["valid"], ticket.scores["hard_wrong"]) == (False, None, 0, 0)
-
-
-def test_thinking_and_third_states_are_counted_apart() -> None:
     scores = stage_b.judge([f"<think>x</think>{PASSES}", f"{PASSES}待定"], case("pass", 1)).scores
     assert (scores["thinking"], scores["third_state"], scores["valid"], scores["strict"]) == (0.5, 0.5, 0.5, 0.0)
 
@@ -203,33 +189,21 @@ ROWS = [
 ]
 
 
-def test_the_rates_of_rows() -> None:
+def test_rates_and_tables_of_rows() -> None:
     found = stage_b.aggregate(ROWS)
-    assert found["fp_rate"] == pytest.approx(1 / 6)
-    assert found["false_release_rate"] == found["false_block_rate"] == pytest.approx(1 / 3)
+    assert (found["fp_rate"], found["false_release_rate"], found["false_block_rate"]) == pytest.approx((1 / 6, 1 / 3, 1 / 3))
     assert "accuracy" not in found  # a mean of the tickets' own
-
-
-def test_no_rows_have_rates_of_zero() -> None:
-    assert set(stage_b.aggregate([]).values()) == {0.0}
-    assert stage_b.tables([]) == {"Verdicts by mission": [], "Verdicts by domain": []}
-
-
-def test_tables_are_by_mission_and_domain() -> None:
-    found = stage_b.tables(ROWS)
-    assert [line["mission"] for line in found["Verdicts by mission"]] == [RRU, BBU]
-    line = found["Verdicts by domain"][0]
+    tables = stage_b.tables(ROWS)
+    assert [line["mission"] for line in tables["Verdicts by mission"]] == [RRU, BBU]
+    line = tables["Verdicts by domain"][0]
     names = "domain, tickets, released rightly, blocked rightly, released wrongly, blocked wrongly, no verdict, accuracy"
     assert list(line) == [*names.split(", "), "false release rate", "false block rate"]
     assert list(line.values()) == ["rru", 4, 2, 0, 1, 1, 0, 0.5, 1 / 3, 1 / 3]
-
-
-def test_a_table_counts_the_problems_of_answers() -> None:
     rows = [judged_row("pass", f"{PASSES}待定"), judged_row("fail", "…"), judged_row("fail", f"{FAILS}复核")]
-    assert stage_b.tables(rows)["What was wrong with answers"] == [
-        {"problem": "third_state", "tickets": 2},
-        {"problem": "lines", "tickets": 1},
-    ]
+    wrong = stage_b.tables(rows)["What was wrong with answers"]
+    assert wrong == [{"problem": "third_state", "tickets": 2}, {"problem": "lines", "tickets": 1}]
+    assert set(stage_b.aggregate([]).values()) == {0.0}
+    assert stage_b.tables([]) == {"Verdicts by mission": [], "Verdicts by domain": []}
 
 
 def target(folder: Path) -> OutputTarget:
@@ -237,7 +211,7 @@ def target(folder: Path) -> OutputTarget:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
 
 
 def test_the_row_of_a_ticket_has_the_documented_keys() -> None:
@@ -269,12 +243,8 @@ def test_files_are_written_by_mission(tmp_path: Path) -> None:
     dropped = ROWS[0] | {"outcome": "invalid", "problem": problem, "cause": "PromptTooLong", "details": None, "scores": {}}
     stage_b.write_outputs([*ROWS, dropped], target(tmp_path))
     rru = tmp_path / "stage_b" / RRU
-    tables = ["metrics_steps", "ng_cases", "np_cases", "ticket_stats", "wrong_cases"]
-    assert sorted(path.name for path in rru.iterdir()) == [
-        "baseline_metrics.json",
-        *(f"baseline_{name}.jsonl" for name in tables),
-        "dropped.jsonl",
-    ]
+    tables = [f"baseline_{name}.jsonl" for name in ("metrics_steps", "ng_cases", "np_cases", "ticket_stats", "wrong_cases")]
+    assert sorted(path.name for path in rru.iterdir()) == ["baseline_metrics.json", *tables, "dropped.jsonl"]
     metrics = json.loads((rru / "baseline_metrics.json").read_text("utf-8"))
     assert (metrics["n_total"], metrics["n_used"], metrics["n_dropped_overlength"]) == (5, 4, 1)
     assert lines(rru / "baseline_metrics_steps.jsonl") == [{"step": 0, **metrics}]
@@ -295,15 +265,9 @@ def test_a_second_test_of_the_same_tickets_changes_no_file(tmp_path: Path) -> No
     assert stage_b.aggregate(second) == stage_b.aggregate([])
 
 
-def test_any_reason_can_be_written(tmp_path: Path) -> None:
-    stage_b.write_outputs([judged_row("fail", "Verdict: 通过\nReason: 半\ud800\u2028个")], target(tmp_path))
-    (row,) = [
-        json.loads(line) for line in (tmp_path / "stage_b" / RRU / "baseline_wrong_cases.jsonl").read_text("utf-8").split("\n") if line
-    ]
-    assert row["reason_samples"] == ["半\ud800\u2028个"]
-
-
-def test_a_bad_row_is_counted_and_leaves_the_files_intact(tmp_path: Path) -> None:
+def test_any_reason_can_be_written_and_a_bad_row_is_counted(tmp_path: Path) -> None:
     bad = {"case_id": "rru-install/line_2", "outcome": "invalid", "problem": "x", "tags": {"mission": RRU, "domain": "rru"}, "scores": {}}
-    stage_b.write_outputs([ROWS[0], bad], target(tmp_path))
+    stage_b.write_outputs([judged_row("fail", "Verdict: 通过\nReason: 半\ud800\u2028个"), bad], target(tmp_path))
+    (row,) = lines(tmp_path / "stage_b" / RRU / "baseline_wrong_cases.jsonl")
+    assert row["reason_samples"] == ["半\ud800\u2028个"]
     assert json.loads((tmp_path / "stage_b" / RRU / "baseline_metrics.json").read_text("utf-8"))["n_total"] == 2

@@ -17,12 +17,9 @@ REASON = "Image1: 站点7有RRU但未见紧固件; Image2: 无关图片; 总结:
 EXAMPLE = f"Verdict: 不通过\nReason: {REASON}"
 
 
-def test_the_documented_answer_has_nothing_to_forgive() -> None:
+def test_the_documented_answer_has_nothing_to_forgive_and_a_full_width_colon_is_not_strict() -> None:
     verdict = parse_verdict(EXAMPLE, num_images=2)
     assert (verdict.label, verdict.reason, verdict.valid, verdict.strict, verdict.problem) == ("fail", REASON, True, True, "")
-
-
-def test_a_full_width_colon_is_valid_and_not_strict() -> None:
     verdict = parse_verdict("Verdict：不通过\nReason：x")
     assert (verdict.label, verdict.reason, verdict.valid, verdict.strict) == ("fail", "x", True, False)
     assert "a line must begin with 'Verdict: '" in verdict.problem
@@ -128,14 +125,11 @@ def test_a_problem_of_the_reason_is_named_and_the_verdict_kept(kind: str) -> Non
     assert problem in verdict.problem
 
 
-@pytest.mark.parametrize("reason", ["Image1: 标签RG1有; 总结: 好", "Image1: 见RRU设备G; 总结: BBU、ODF齐全"])
-def test_other_letters_are_not_taken_for_rule_ids(reason: str) -> None:
-    assert parse_verdict(f"Verdict: 通过\nReason: {reason}", 1).strict
-
-
-def test_240_characters_are_not_too_long() -> None:
-    reason = "Image1: 有; 总结: "
-    assert parse_verdict(f"Verdict: 通过\nReason: {reason}{'长' * (240 - len(reason))}").strict
+@pytest.mark.parametrize(
+    "reason", ["标签RG1有; 总结: 好", "见RRU设备G; 总结: BBU、ODF齐全", f"有; 总结: {'长' * (240 - len('Image1: 有; 总结: '))}"]
+)
+def test_other_letters_are_not_taken_for_rule_ids_and_240_characters_are_not_too_long(reason: str) -> None:
+    assert parse_verdict(f"Verdict: 通过\nReason: Image1: {reason}", 1).strict
 
 
 def test_a_verdict_has_a_short_repr_and_an_unknown_label_is_refused() -> None:

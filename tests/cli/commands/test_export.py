@@ -10,10 +10,11 @@ import pytest
 from PIL import Image
 
 import evalharness
-from evalharness.api.errors import REFUSED, MissingDependency
+from evalharness.api.errors import MissingDependency
 from evalharness.cli import main
-from evalharness.cli.exports import load, safe_name, tracks_of
+from evalharness.cli.commands.export import load, safe_name, tracks_of
 from evalharness.report.flat_table import COLUMNS, columns_of, flat_rows
+from tests.cli.conftest import Command
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import generation, invalid, row, write_run
 
@@ -79,21 +80,19 @@ class TestTable:
         [only] = flat_rows(tmp_path)
         assert only.get("step") is None
 
-    def test_jsonl_has_every_column_in_every_line(self, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["export", str(run), "--format", "jsonl"]) == 0
+    def test_jsonl_has_every_column_in_every_line(self, run: Path, printed: Command) -> None:
         path = run / "samples_flat.jsonl"
-        assert capsys.readouterr().out == f"{path}: 4 samples, {path.stat().st_size:,} bytes\n"
+        assert printed("export", run, "--format", "jsonl") == f"{path}: 4 samples, {path.stat().st_size:,} bytes\n"
         lines = [json.loads(line) for line in path.read_text("ascii").splitlines()]
         assert {tuple(line) for line in lines} == {tuple(columns_of(run))}
 
     @pytest.mark.parametrize("rows_per_group", [1000, 2, 3])
     def test_parquet_reads_back_what_was_written(
-        self, run: Path, tmp_path: Path, rows_per_group: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, run: Path, tmp_path: Path, rows_per_group: int, monkeypatch: pytest.MonkeyPatch, printed: Command
     ) -> None:
         parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-        monkeypatch.setattr("evalharness.cli.exports._ROWS_PER_GROUP", rows_per_group)
-        assert main(["export", str(run), "--format", "parquet", "--out", str(tmp_path / "x.parquet")]) == 0
-        assert ": 4 samples, " in capsys.readouterr().out
+        monkeypatch.setattr("evalharness.cli.commands.export._ROWS_PER_GROUP", rows_per_group)
+        assert ": 4 samples, " in printed("export", run, "--format", "parquet", "--out", tmp_path / "x.parquet")
         table = parquet.read_table(tmp_path / "x.parquet")
         assert {name: str(table.schema.field(name).type) for name in ("text", "step", "score.f1", "token_ids")} == {
             "text": "string", "step": "int64", "score.f1": "double", "token_ids": "list<element: int64>"
@@ -120,12 +119,8 @@ class TestTable:
             {name: row.get(name) for name in columns_of(run)} for row in flat_rows(run)
         ]
         assert frame.groupby("engine")["score.f1"].mean().to_dict() == {LATER: 0.75, "hf:checkpoint-100": 0.0}
-        assert {str(frame[name].dtype) for name in ("case_id", "step", "score.other", "token_ids")} == {
-            "string",
-            "Int64",
-            "Float64",
-            "object",
-        }
+        types = [str(frame[name].dtype) for name in ("case_id", "step", "score.other", "token_ids")]
+        assert types == ["string", "Int64", "Float64", "object"]
 
 
 class TestTracks:
@@ -139,10 +134,8 @@ class TestTracks:
         assert later.metrics["throughput/tokens_per_s"] == 12.5
         assert later.metrics["stage_a/test_summary/group_accuracy"] == 0.25
         assert not any("nothing_counted" in name for name in later.metrics)
+        assert list(later.pictures) == ["stage_a/vis_00000"]  # those within the run
         assert track.config == {"run_id": "first", "git_commit": None, "model": ["x"]}
-
-    def test_pictures_are_those_within_the_run(self, run: Path) -> None:
-        assert list(tracks_of(run)[0].points[1].pictures) == ["stage_a/vis_00000"]
 
     @pytest.mark.parametrize("text", [*HOSTILE_TEXTS.values(), "../..", "/etc/passwd", ".", "a/b"])
     def test_names_lead_nowhere(self, text: str) -> None:
@@ -153,12 +146,12 @@ class TestTracks:
 
 
 class TestTrackers:
-    def test_tensorboard_shows_scalars_and_pictures_by_step(self, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_tensorboard_shows_scalars_and_pictures_by_step(self, run: Path, tmp_path: Path, printed: Command) -> None:
         pytest.importorskip("tensorboard", reason="tensorboard is not installed")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        assert main(["export", str(run), "--format", "tensorboard", "--out", str(tmp_path / "tb")]) == 0
-        assert capsys.readouterr().out == f"{tmp_path / 'tb' / 'hf-sft-42'}\n"
+        out = printed("export", run, "--format", "tensorboard", "--out", tmp_path / "tb")
+        assert out == f"{tmp_path / 'tb' / 'hf-sft-42'}\n"
         events = EventAccumulator(str(tmp_path / "tb" / "hf-sft-42")).Reload()
         assert [(event.step, event.value) for event in events.Scalars("stage_a/test_summary/f1")] == [(100, 0.0), (200, 0.75)]
         [image] = events.Images("stage_a/vis_00000")
@@ -179,12 +172,11 @@ class TestTrackers:
         assert (found.info.run_name, found.data.params["model"], found.info.status) == ("first-hf-sft-42", "['x']", "FINISHED")
         assert {"report.md", "run.json", "step-200"} <= {entry.path for entry in client.list_artifacts(found.info.run_id)}
 
-    def test_wandb_keeps_an_offline_run(self, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    def test_wandb_keeps_an_offline_run(self, run: Path, tmp_path: Path, printed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("wandb", reason="wandb is not installed: pip install 'evalharness[wandb]'")
         for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
             monkeypatch.setenv(name, str(tmp_path / "home"))
-        assert main(["export", str(run), "--format", "wandb", "--out", str(tmp_path / "wb"), "--project", "p"]) == 0
-        folder = Path(capsys.readouterr().out.strip())
+        folder = Path(printed("export", run, "--format", "wandb", "--out", tmp_path / "wb", "--project", "p").strip())
         assert folder.is_relative_to(tmp_path / "wb")
         [record] = folder.glob("*.wandb")
         content = record.read_bytes()
@@ -205,11 +197,10 @@ class TestRefusals:
         ],
     )
     def test_a_wrong_export_says_what_is_right(
-        self, run: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, run: Path, arguments: list[str], message: str, refused: Command, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(run.parent)
-        assert main(["export", "run", *arguments]) == REFUSED
-        assert message in capsys.readouterr().err
+        assert message in refused("export", "run", *arguments)
 
     def test_a_library_that_is_missing_is_named_with_its_extra(self) -> None:
         with pytest.raises(MissingDependency, match=r"needs no_such_library, which is not installed; .*\[parquet\]"):

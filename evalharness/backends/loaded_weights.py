@@ -1,17 +1,25 @@
-"""The sources of new weights for a running backend, checked before anything changes: a checkpoint, an adapter, a trainer's tensors."""
+"""The weights of a running backend, changed by a checkpoint, an adapter or a trainer's tensors; each is checked before anything changes.
+
+`LoadedWeights` is what all backends with changeable weights share. Where the weights lie, and how they are written, its subclasses know.
+"""
 
 from __future__ import annotations
 
 import json
 import tempfile
+import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from evalharness.api.checks import first_names
-from evalharness.api.errors import CheckpointError, ContractTypeError, ContractValueError
+from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, ContractTypeError, ContractValueError
+from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.backends.base import LiveChange, WeightReport
+from evalharness.backends.checkpoint_reading import read_companions
 from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of, is_adapter, read_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 
@@ -78,13 +86,6 @@ def check_checkpoint(path: str, running: LoadedFolder, why_not: Callable[[Path],
         raise CheckpointError(f"{path} is an adapter, not a whole model; use load_adapter")
     if (problem := why_not(folder)) is not None:
         raise CheckpointError(f"{path} cannot take the place of the loaded checkpoint: {problem}")
-
-
-def adapter_at(path: str, shapes: Mapping[str, tuple[int, ...]]) -> Adapter:
-    """Return the adapter in that folder, fitted to tensors of these shapes; `CheckpointError` as `read_adapter`, and for no folder."""
-    if not Path(path).is_dir():
-        raise CheckpointError(f"there is no folder {path}; the weights that are loaded stay")
-    return read_adapter(Path(path), shapes)
 
 
 def holds_adapter(tensors: Mapping[str, Any]) -> bool:
@@ -241,3 +242,119 @@ def merged_weights(weights: Iterable[tuple[str, Any]], adapter: Adapter, dtype: 
     missed = [*left, *replaced]
     if missed:
         raise CheckpointError(f"{len(missed)} weights of adapter {adapter.path} were not applied, such as the one of {missed[0]!r}")
+
+
+TakeCompanions: TypeAlias = "Callable[[Any, Any, tuple[int, ...]], None]"
+"""Takes the tokenizer, the processor (None for text) and the EOS ids of a checkpoint that has replaced the one before."""
+
+
+class LoadedWeights(ABC):
+    """The weights of a running backend, and what is known of their source: `config` names it, `folder` is what its folder held.
+
+    `on_load`, a method, is called for each checkpoint that replaces the first. Whatever can be refused is refused before a weight changes.
+    """
+
+    def __init__(
+        self,
+        config: ModelLoadConfig,
+        preprocess: VlmPreprocessOptions,
+        folder: LoadedFolder,
+        adapter: Adapter | None,
+        on_load: TakeCompanions,
+    ) -> None:
+        self.config, self.folder, self.adapter = config, folder, adapter
+        self.changes: frozenset[LiveChange] = frozenset({"checkpoint", "adapter", "tensors", "sleep"})
+        self.why_not: Mapping[LiveChange, str] = {}
+        self._preprocess = preprocess
+        self._adapter_source = config.adapter_path
+        self._on_load = weakref.WeakMethod(on_load)  # a backend that nobody holds any more frees its model at once
+
+    @abstractmethod
+    def require_changeable(self, *, whole: bool) -> None:
+        """Raise unless the weights can change now; `whole`: all of them, whatever they are at present."""
+
+    @abstractmethod
+    def why_not_swap(self, config: ModelLoadConfig) -> str | None:
+        """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do."""
+
+    @abstractmethod
+    def _why_not_load(self, config: ModelLoadConfig) -> str | None:
+        """Return why this checkpoint's weights cannot take the place of the loaded ones, None where they can."""
+
+    @abstractmethod
+    def _write_checkpoint(self, folder: LoadedFolder, adapter: Adapter | None) -> int:
+        """Load base and adapter; return the number of the base's tensors."""
+
+    @abstractmethod
+    def _write_adapter(self, adapter: Adapter | None) -> int:
+        """Put this adapter, or none, on the loaded base; return how many tensors of the base were loaded for it."""
+
+    @abstractmethod
+    def _write_tensors(self, tensors: Mapping[str, Any], *, strict: bool) -> WeightReport:
+        """Put a trainer's tensors, whose names may be other than the model's, in the place of the loaded ones."""
+
+    def adapter_facts(self) -> Mapping[str, Any] | None:
+        """Return plain JSON facts about the adapter in force, None where there is none."""
+        return {**self.adapter.to_json(), "path": self._adapter_source} if self.adapter is not None else None
+
+    def swap(self, config: ModelLoadConfig) -> None:
+        """Load another checkpoint's weights; its tokenizer, processor and EOS ids are read anew."""
+        problem = self.why_not_swap(config)
+        if problem is not None:
+            raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
+        self._swap(config)
+
+    def _swap(self, config: ModelLoadConfig) -> None:
+        self._load(config)
+
+    def reload(self, path: str, adapter_path: str | None) -> WeightReport:
+        """Read a checkpoint's folder anew, whatever was loaded from it before."""
+        self.require_changeable(whole=True)
+        config = replace(self.config, model_name_or_path=path, adapter_path=adapter_path)
+        check_checkpoint(path, self.folder, lambda _: self._why_not_load(config))
+        num_loaded = self._load(config)
+        return WeightReport(path, num_loaded, adapter=self.adapter_facts())
+
+    def _load(self, config: ModelLoadConfig) -> int:
+        folder = LoadedFolder.read(Path(config.model_name_or_path))
+        adapter = read_adapter(Path(config.adapter_path), folder.weight_shapes()) if config.adapter_path is not None else None
+        companions = read_companions(config, self._preprocess)
+        num_loaded = self._write_checkpoint(folder, adapter)
+        self.config, self.folder, self.adapter, self._adapter_source = config, folder, adapter, config.adapter_path
+        on_load = self._on_load()
+        assert on_load is not None  # weights are reached through their backend
+        on_load(*companions)
+        return num_loaded
+
+    def load_adapter(self, path: str) -> WeightReport:
+        """Put the adapter in that folder on the loaded base."""
+        self.require_changeable(whole=False)
+        if not Path(path).is_dir():
+            raise CheckpointError(f"there is no folder {path}; the weights that are loaded stay")
+        adapter = read_adapter(Path(path), self.folder.weight_shapes())
+        self._put(adapter, path)
+        return WeightReport(path, adapter.num_tensors, adapter=self.adapter_facts())
+
+    def unload_adapter(self) -> WeightReport:
+        """Take the adapter off."""
+        self.require_changeable(whole=False)
+        if self.adapter is None:
+            raise CapabilityError("there is no adapter to take off")
+        return WeightReport(self.config.model_name_or_path, self._put(None, None))
+
+    def _put(self, adapter: Adapter | None, source: str | None) -> int:
+        num_loaded = self._write_adapter(adapter)
+        self.adapter, self._adapter_source = adapter, source
+        return num_loaded
+
+    def sync_from_state_dict(self, tensors: Mapping[str, Any], adapter_config: Any, *, strict: bool) -> WeightReport:
+        """Take a trainer's weights, or put its adapter on."""
+        if holds_adapter(tensors):
+            self.require_changeable(whole=False)
+            with given_adapter(tensors, adapter_config, self.adapter, self.folder.weight_shapes(), strict=strict) as (adapter, left):
+                self._put(adapter, "tensors")
+            return WeightReport("tensors", adapter.num_tensors, not_matched=left, adapter=self.adapter_facts())
+        self.require_changeable(whole=True)
+        if self.adapter is not None:
+            raise CapabilityError("an adapter is loaded, which would be added to these weights as well; call unload_adapter() first")
+        return self._write_tensors(tensors, strict=strict)

@@ -5,30 +5,35 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
-from functools import partial
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
-
-import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS, was_judged
 from evalharness.api.cases import EngineComparison, OutputTarget, folder_name
+from evalharness.api.checks import excerpt, plain_number
 from evalharness.config import RunConfig
-from evalharness.pytest_plugin._pytest_internals import import_module
-from evalharness.pytest_plugin.eval_module import data_folder
-from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engines_by_checkpoint
-from evalharness.pytest_plugin.outcomes import shorten
-from evalharness.pytest_plugin.session import STATE
-from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, OutputFile, Row, TableEntry
+from evalharness.runs.schema import Aggregate, EngineEntry, GateVerdict, OutputFile, Row, TableEntry
 
 Table: TypeAlias = "Sequence[Mapping[str, str | int | float | None]]"
 
-# User code, imported or run when everything is over: whatever it does must not cost the report. Pytest's own outcomes
-# and SystemExit are no `Exception`s.
-ANY_FAILURE = (Exception, SystemExit, pytest.fail.Exception, pytest.skip.Exception, pytest.exit.Exception)
+
+@contextmanager
+def noting_failure(where: str, problems: list[str], what: str = "failed") -> Iterator[None]:
+    """Make whatever user code raises in the block one of the `problems`: run when everything is over, it must not cost the report."""
+    try:
+        yield
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except _NoTable as problem:
+        problems.append(f"{where} gave no tables: {problem}")
+    except BaseException as error:  # SystemExit and pytest's outcomes are no `Exception`s
+        problems.append(f"{where} {what}: {type(error).__name__}: {error}")
+
+
+class _NoTable(Exception):
+    """Says why a value is not a table."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +49,6 @@ class EvalFunctions:
     outputs: Callable[[Sequence[Row], OutputTarget], object] | None
 
 
-def load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], problems: list[str]) -> list[EvalFunctions]:
-    """Return the functions of every eval by path; a module that cannot be imported is one of the `problems`.
-
-    Under xdist only the workers have imported the modules, so this imports them the same way.
-    """
-    state = config.stash[STATE]
-    loaded = []
-    for path, entry in evals.items():
-        try:
-            given = state.registry.marker_arguments(path) or _imported_marker(config, path)
-        except ANY_FAILURE as error:
-            problems.append(f"{path}: its functions for the end of the run cannot be loaded: {type(error).__name__}: {error}")
-            continue
-        asked = {name: given.get(name) for name in ("aggregate", "across", "tables", "outputs")}
-        loaded.append(EvalFunctions(entry["name"], path, data_folder(given.get("data"), state.context.run, state.context.root), **asked))
-    return loaded
-
-
 def rows_by_engine(rows: Iterable[Row], name: str) -> dict[str, list[Row]]:
     """Return the rows of one eval by engine."""
     grouped: dict[str, list[Row]] = defaultdict(list)
@@ -69,21 +56,6 @@ def rows_by_engine(rows: Iterable[Row], name: str) -> dict[str, list[Row]]:
         if row["eval"] == name:
             grouped[row["engine"]].append(row)
     return dict(grouped)
-
-
-def _imported_marker(config: pytest.Config, path: str) -> Mapping[str, Any]:
-    module = import_module(config.stash[STATE].context.root / path, config)  # as the workers did, so its own imports work here too
-    return next((mark.kwargs for mark in _marks(module) if mark.name == "eval"), {})
-
-
-def _marks(module: ModuleType) -> Iterator[pytest.Mark]:
-    """Yield the markers of the module itself, then those of its classes and functions."""
-    for holder in (module, *(value for value in vars(module).values() if isinstance(value, (type, FunctionType)))):
-        marks = getattr(holder, "pytestmark", [])
-        for mark in marks if isinstance(marks, (list, tuple)) else [marks]:
-            mark = getattr(mark, "mark", mark)
-            if isinstance(mark, pytest.Mark):
-                yield mark
 
 
 def judged_by_test(rows: Sequence[Row], name: str) -> Iterator[tuple[str, str, list[Row]]]:
@@ -100,29 +72,27 @@ def aggregate_rows(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems
         for test, engine, judged in judged_by_test(rows, functions.name) if functions.aggregate else ():
             assert functions.aggregate is not None
             where = f"{functions.path}: aggregate for {test} on {engine}"
-            try:
-                metrics = {str(name): float(value) for name, value in functions.aggregate(judged).items()}
-            except ANY_FAILURE as error:
-                problems.append(f"{where} failed: {type(error).__name__}: {error}")
-                continue
-            for metric, value in finite_metrics(metrics, where, problems):
-                values.append({"eval": functions.name, "test": test, "engine": engine, "metric": metric, "value": value})
+            with noting_failure(where, problems):
+                metrics = _numbers(functions.aggregate(judged))
+                values += _metric_entries(metrics, functions.name, test, engine, where, problems)
     return values
 
 
-def finite_metrics(metrics: Mapping[str, float], where: str, problems: list[str]) -> Iterator[tuple[str, float]]:
+def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {str(name): float(value) for name, value in metrics.items()}
+
+
+def _metric_entries(
+    metrics: Mapping[str, float], eval_name: str, test: str, engine: str, where: str, problems: list[str]
+) -> Iterator[Aggregate]:
     """Yield the finite metrics that do not have the name of a rate; the others become `problems`."""
     for name, value in metrics.items():
         if name in BUILT_IN_METRICS:
             problems.append(f"{where} gave {name!r}, the name of a rate that every test has; left out, give it another name")
         elif math.isfinite(value):
-            yield name, value
+            yield {"eval": eval_name, "test": test, "engine": engine, "metric": name, "value": value}
         else:
             problems.append(f"{where} gave {name}={value}; left out")
-
-
-class _NoTable(Exception):
-    """Says why a value is not a table."""
 
 
 def table_entries(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[TableEntry]:
@@ -131,51 +101,37 @@ def table_entries(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems:
     for functions in evals:
         for test, engine, judged in judged_by_test(rows, functions.name) if functions.tables else ():
             assert functions.tables is not None
-            where = f"{functions.path}: tables for {test} on {engine}"
-            for title, lines in checked_tables(partial(functions.tables, judged), where, problems):
-                entries.append({"eval": functions.name, "test": test, "engine": engine, "title": title, "rows": lines})
+            with noting_failure(f"{functions.path}: tables for {test} on {engine}", problems):
+                entries += _checked_tables(functions.tables(judged), functions.name, test, engine)
     return entries
 
 
-def checked_tables(
-    tables: Callable[[], Mapping[str, Table]], where: str, problems: list[str]
-) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield title and rows of each table that a function returns; faults are added to `problems`."""
-    try:
-        checked = [(_title(title), [_line(title, line) for line in lines]) for title, lines in tables().items()]
-    except _NoTable as problem:
-        problems.append(f"{where} gave no tables: {problem}")
-        return
-    except ANY_FAILURE as error:
-        problems.append(f"{where} failed: {type(error).__name__}: {error}")
-        return
-    yield from checked
+def _checked_tables(tables: Mapping[str, Table], eval_name: str, test: str, engine: str) -> list[TableEntry]:
+    entries: list[TableEntry] = []
+    for title, lines in tables.items():
+        if not isinstance(title, str):
+            raise _NoTable(f"the title {title!r} must be a text")
+        rows = [_line(title, line) for line in lines]
+        entries.append({"eval": eval_name, "test": test, "engine": engine, "title": title, "rows": rows})
+    return entries
 
 
-def _title(title: Any) -> str:
-    if not isinstance(title, str):
-        raise _NoTable(f"the title {title!r} must be a text")
-    return title
+def _shown(value: object) -> str:
+    return excerpt(repr(value), 2000, count_rest=True)
 
 
 def _line(title: str, line: Any) -> dict[str, Any]:
     if not isinstance(line, Mapping):
-        raise _NoTable(f"a row of {title!r} must be a mapping from column to value, got {shorten(repr(line))}")
-    cells: dict[str, Any] = {}
-    for column, value in line.items():
+        raise _NoTable(f"a row of {title!r} must be a mapping from column to value, got {_shown(line)}")
+    cells = {column: plain_number(value) for column, value in line.items()}
+    for column, value in cells.items():
         if not isinstance(column, str):
             raise _NoTable(f"a column of {title!r} is {column!r}; columns are texts")
-        if not isinstance(value, (bool, int, float)) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
-            value = value.item()  # numpy's numbers
         if value is not None and not isinstance(value, (str, bool, int, float)):
-            raise _NoTable(f"{column!r} in {title!r} is {shorten(repr(value))} ({type(value).__name__}); give a text, a number or None")
+            raise _NoTable(f"{column!r} in {title!r} is {_shown(value)} ({type(value).__name__}); give a text, a number or None")
         if isinstance(value, float) and not math.isfinite(value):
             raise _NoTable(f"{column!r} in {title!r} is {value}; give None where there is no number")
-        cells[column] = value
     return cells
-
-
-_SPEC_FIELDS = frozenset(field.name for field in fields(EngineSpec))
 
 
 @dataclass(frozen=True)
@@ -205,7 +161,7 @@ def across_engines(
     """
     results = AcrossEngines()
     facts = {entry["id"]: entry for entry in engines}
-    groups = _engines_together(engines)
+    groups = engines_to_compare(engines)
     for functions in evals:
         if functions.across is None:
             continue
@@ -216,36 +172,29 @@ def across_engines(
             for group in groups:
                 where = f"{functions.path}: across for {test} on {', '.join(group)}"
                 compared = {engine: by_engine.get(engine, []) for engine in group}
-                try:
+                with noting_failure(where, problems):
                     result = functions.across(compared, {engine: facts[engine] for engine in group})
                     comparison = result if isinstance(result, EngineComparison) else EngineComparison(result)
-                    metrics = {str(e): {str(name): float(value) for name, value in each.items()} for e, each in comparison.metrics.items()}
-                    remarks = {(functions.name, test, e): str(remark) for e, remark in comparison.remarks.items()}
-                except ANY_FAILURE as error:
-                    problems.append(f"{where} failed: {type(error).__name__}: {error}")
-                    continue
-                results.remarks.update(remarks)
-                for engine, each in metrics.items():
-                    if engine not in group:
-                        problems.append(f"{where} gave metrics of {engine!r}, which is none of these engines; left out")
-                        continue
-                    for metric, value in finite_metrics(each, where, problems):
-                        results.aggregates.append(
-                            {"eval": functions.name, "test": test, "engine": engine, "metric": metric, "value": value}
-                        )
-                for engine in group:
-                    for title, lines in checked_tables(partial(_tables_of, comparison, engine), where, problems):
-                        results.tables.append({"eval": functions.name, "test": test, "engine": engine, "title": title, "rows": lines})
+                    metrics = {str(engine): _numbers(each) for engine, each in comparison.metrics.items()}
+                    remarks = {(functions.name, test, engine): str(remark) for engine, remark in comparison.remarks.items()}
+                    results.remarks.update(remarks)
+                    for engine, each in metrics.items():
+                        if engine in group:
+                            results.aggregates.extend(_metric_entries(each, functions.name, test, engine, where, problems))
+                        else:
+                            problems.append(f"{where} gave metrics of {engine!r}, which is none of these engines; left out")
+                    for engine in group:
+                        with noting_failure(where, problems):
+                            results.tables.extend(_checked_tables(comparison.tables.get(engine, {}), functions.name, test, engine))
     return results
 
 
-def _tables_of(comparison: EngineComparison, engine: str) -> Mapping[str, Table]:
-    return comparison.tables.get(engine, {})  # users may give anything
-
-
-def _engines_together(engines: Sequence[EngineEntry]) -> list[list[str]]:
-    specs = [EngineSpec.from_json({key: value for key, value in entry.items() if key in _SPEC_FIELDS}) for entry in engines]
-    return [[spec.id for spec in group] for group in engines_by_checkpoint(specs).values() if len(group) > 1]
+def engines_to_compare(engines: Iterable[EngineEntry]) -> list[list[str]]:
+    """Return the ids of engines that run the same checkpoint and so should agree, where there are several; fake scripts count as one."""
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for entry in engines:
+        groups["fake" if entry["backend"] == "fake" else entry.get("fingerprint") or entry["checkpoint_path"]].append(entry["id"])
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def write_outputs(
@@ -271,11 +220,9 @@ def write_outputs(
 
 def _write(functions: EvalFunctions, rows: Sequence[Row], target: OutputTarget, problems: list[str]) -> None:
     assert functions.outputs is not None
-    try:
+    with noting_failure(f"{functions.path}: outputs for {target.engine}", problems):
         target.folder.mkdir(parents=True, exist_ok=True)
         functions.outputs(rows, target)
-    except ANY_FAILURE as error:
-        problems.append(f"{functions.path}: outputs for {target.engine} failed: {type(error).__name__}: {error}")
     for folder in (target.folder, target.folder.parent):  # of one that wrote nothing
         with suppress(OSError):
             folder.rmdir()
