@@ -79,7 +79,7 @@ def write_comparison(comparisons: Sequence[compare.Comparison], folder: Path) ->
     with report_file(paths[0]) as file:
         write_compare_page(comparisons, file, folder)
     with report_file(paths[1]) as file:
-        file.write("\n\n".join(text.comparison_blocks(comparisons)) + "\n")
+        file.writelines(text.comparison_markdown(comparisons))
     with report_file(paths[2]) as file:
         write_compare_csv(comparisons, file)
     with report_file(paths[3]) as file:

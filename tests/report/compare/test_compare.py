@@ -18,8 +18,8 @@ from evalharness.analysis.comparison.sides import read_side
 from evalharness.report.compare.files import CASE_COLUMNS, COLUMNS, write_compare_cases_csv, write_compare_csv, write_comparison
 from evalharness.report.compare.text import (
     changed_scores,
-    comparison_blocks,
     comparison_lines,
+    comparison_markdown,
     conclusion,
     differing_texts,
     numbers_of,
@@ -71,7 +71,7 @@ def aggregated(tmp_path: Path) -> Comparison:
 
 
 def markdown(comparison: Comparison) -> str:
-    return "\n\n".join(comparison_blocks([comparison]))
+    return "".join(comparison_markdown([comparison]))
 
 
 class TestWording:
