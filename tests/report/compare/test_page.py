@@ -15,7 +15,8 @@ from evalharness.analysis.comparison.compare import Comparison, compare
 from evalharness.analysis.comparison.sides import read_side, write_baseline
 from evalharness.report.compare import cases as compare_cases
 from evalharness.report.compare.files import hidden_slices, write_compare_page, write_comparison
-from tests.analysis.comparison.runs import cases, pair, run_dir
+from tests.analysis.comparison.runs import cases, run_dir
+from tests.report.compare.test_compare import compared
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import generation, row
 from tests.report.timeline.test_timeline import block
@@ -31,10 +32,6 @@ def written(*comparisons: Comparison) -> str:
 
 def markup(page: str) -> str:
     return page[page.index("<main") : page.index("</main>")]
-
-
-def compared(tmp_path: Path, base: list[dict[str, Any]], candidate: list[dict[str, Any]]) -> Comparison:
-    return compare(*map(read_side, map(str, pair(tmp_path, base, candidate))))
 
 
 def dense_row(number: int, *, says: bool, **changes: Any) -> dict[str, Any]:
