@@ -23,7 +23,7 @@ from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
 from evalharness.config.options import DECODING, cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parametrised_fixture, report_collection
-from evalharness.pytest_plugin.execution.case_request import CaseRequest, asks_in_steps, is_async
+from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
 
 
 class CasesNotLoaded(Exception):
@@ -293,7 +293,7 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
         raise ConfigError(f"{nodeid}: fixtures case, generation and score need pytestmark = pytest.mark.eval(...) in the module")
     if takes(metafunc, "generation") and len(module.variants) > 1:
         raise ConfigError(f"{nodeid} takes `generation`, but {len(module.variants)} generations per case are asked for; take `generations`")
-    if takes(metafunc, "steps") and not asks_in_steps(module.request):
+    if takes(metafunc, "steps") and not has_steps(module.request):
         raise ConfigError(f"{nodeid} takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out")
     gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
     metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])

@@ -162,9 +162,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if state.context.worker in CONTROLLER_NAMES:
         config.pluginmanager.register(reporting, "evalharness-reporting")
     if state.context.worker == "controller":
-        from evalharness.pytest_plugin.distributed import controller as xdist_hooks
+        from evalharness.pytest_plugin.distributed.controller import Controller  # xdist is imported with it
 
-        config.pluginmanager.register(xdist_hooks, "evalharness-xdist")
+        config.pluginmanager.register(Controller(config), "evalharness-xdist")
     if given is None and new_session is None and asked_on_command_line(config):
         refuse_misplaced_rootdir(config)
         try:

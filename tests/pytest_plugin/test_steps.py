@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import textwrap
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from evalharness.cli import main
-from tests.pytest_plugin.project import HEADER, MARK, MODES, PLAIN, RERUN, Project, Run, eval_module
+from tests.pytest_plugin.project import HEADER, MODES, PLAIN, RERUN, Project, Run, eval_module
 
 STEPS = eval_module("""
 SHORT = GenerationOptions(max_new_tokens=200)
@@ -52,9 +53,6 @@ def step_lines(run: Run) -> list[dict]:
 
 
 class TestWhatTestsGet:
-    def test_the_question_and_the_results_of_each_step(self, run: Run) -> None:
-        assert (run.exit_code, run.counts) == (0, {"pass": 8}), run.output
-
     def test_rows_have_the_whole_results_step_by_step(self, run: Run) -> None:
         for row in run.rows:
             assert [len(step) for step in row["steps"]] == SIZES[row["case_id"]]
@@ -64,6 +62,7 @@ class TestWhatTestsGet:
             assert row["generation"]["text"].startswith(f"{row['case_id']} asks")
 
     def test_every_result_is_in_the_journal_once_under_a_key_of_its_own(self, run: Run) -> None:
+        assert (run.exit_code, run.counts) == (0, {"pass": 8}), run.output
         keys = Counter((line["engine"], line["eval"], line["case_id"], line["step"], line["request"]) for line in step_lines(run))
         steps = ((case, step, size) for case, sizes in SIZES.items() for step, size in enumerate(sizes))
         assert keys == {("fake:echo", "a", case, step, one): 1 for case, step, size in steps for one in range(size)}
@@ -127,22 +126,20 @@ def test_each_request_has_its_options_and_its_seed_and_samples_share_the_steps(p
     assert [line["steps"] for line in run.journal if line["kind"] == "generation"] == [[2, 2]] * 8
 
 
-class TestDecodingOptionsOfTheCommandLine:
-    def steps(self, project: Project, *options: str) -> tuple[Run, list[dict]]:
-        run = project.write(test_a=STEPS + "def test_s(case, generation, steps): pass\n").run_inline(*options)
-        return run, [one for row in run.rows for step in row.get("steps", ()) for one in step]
+def test_decoding_options_of_the_command_line_outrank_those_of_the_steps(project: Project) -> None:
+    project.write(test_a=STEPS + "def test_s(case, generation, steps): pass\n")
+    run = project.run_inline("--temperature", "0.5", "--max-new-tokens", "3", "--top-p", "0.9")
+    steps = [one for row in run.rows for step in row.get("steps", ()) for one in step]
+    assert [row["outcome"] for row in run.rows] == ["pass"] * 4
+    assert {one["finish_reason"] for one in steps} == {"length"}
+    assert len({one["seed"] for one in steps}) == len(steps) == 4  # greedy steps would have none
 
-    def test_they_outrank_those_of_the_steps(self, project: Project) -> None:
-        run, steps = self.steps(project, "--temperature", "0.5", "--max-new-tokens", "3", "--top-p", "0.9")
-        assert [row["outcome"] for row in run.rows] == ["pass"] * 4
-        assert {one["finish_reason"] for one in steps} == {"length"}
-        assert len({one["seed"] for one in steps}) == len(steps) == 4  # greedy steps would have none
 
-    def test_one_that_a_step_would_pass_over_is_refused_by_name(self, project: Project) -> None:
-        sampled = STEPS.replace("request=request)", "request=request, options=GenerationOptions(temperature=0.5))")
-        run = project.write(test_a=sampled + "def test_s(case, generation): pass\n").run_inline("--top-p", "0.9")
-        problem = "step 1: request of a: --top-p 0.9 has no effect with greedy decoding; set a temperature above 0 or leave it out"
-        assert {row["problem"] for row in run.rows if row["outcome"] == "error"} == {problem}
+def test_an_option_of_the_command_line_that_a_step_would_pass_over_is_refused_by_name(project: Project) -> None:
+    sampled = STEPS.replace("request=request)", "request=request, options=GenerationOptions(temperature=0.5))")
+    run = project.write(test_a=sampled + "def test_s(case, generation): pass\n").run_inline("--top-p", "0.9")
+    problem = "step 1: request of a: --top-p 0.9 has no effect with greedy decoding; set a temperature above 0 or leave it out"
+    assert {row["problem"] for row in run.rows if row["outcome"] == "error"} == {problem}
 
 
 def test_the_runs_seed_is_that_of_the_steps(project: Project) -> None:
@@ -189,7 +186,7 @@ class TestFailures:
             def test_s(case, generation): pass
         """
         script = project.script({"contains": "ask c2", "error": "gone"}, {"text": "fine"})
-        run = project.write(test_a=HEADER + __import__("textwrap").dedent(closing)).run_inline("--model", script)
+        run = project.write(test_a=HEADER + textwrap.dedent(closing)).run_inline("--model", script)
         assert run.counts == {"pass": 2, "error": 2}
         assert Counter((project.root / "closed").read_text().split()) == {"c0": 1, "c1": 1, "c2": 1, "c3": 1}
 
@@ -199,15 +196,23 @@ class TestFailures:
         assert run.counts == {"error": 4}
         assert step_lines(run) == []
 
-    def test_a_test_that_asks_for_steps_where_there_are_none_is_refused(self, project: Project) -> None:
-        run = project.write(test_a=MARK + "def test_s(case, generation, steps): pass\n").run_inline()
-        assert "takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out" in run.output
+    @pytest.mark.parametrize(
+        ("request_", "test", "problem"),
+        [
+            ("", "steps", "takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out"),
+            (
+                "async def ask(case): pass\n",
+                "generation",
+                "request is an async function; write a function, or a generator function for steps",
+            ),
+        ],
+        ids=["no steps", "async"],
+    )
+    def test_a_request_that_does_not_fit_is_refused(self, project: Project, request_: str, test: str, problem: str) -> None:
+        mark = "pytestmark = pytest.mark.eval(cases=cases, request=ask)\n"
+        run = project.write(test_a=f"{HEADER}{request_}{mark}def test_s(case, {test}): pass\n").run_inline()
+        assert problem in run.output
         assert run.opened_no_run
-
-    def test_an_async_request_is_refused(self, project: Project) -> None:
-        marked = HEADER + "async def request(case): return ask(case)\npytestmark = pytest.mark.eval(cases=cases, request=request)\n"
-        run = project.write(test_a=marked + "def test_s(case, generation): pass\n").run_inline()
-        assert "request is an async function; write a function, or a generator function for steps" in run.output
 
 
 @pytest.mark.slow
