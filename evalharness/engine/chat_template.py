@@ -77,13 +77,11 @@ def _apply(apply: Any, messages: list[Mapping[str, Any]], options: ChatTemplateO
         **extra,
     }
     try:
-        return apply(messages, enable_thinking=options.enable_thinking, **arguments)
-    except TypeError as error:
-        if "enable_thinking" not in str(error):
-            raise
-    except Exception as error:
-        raise _template_error(error) from error
-    try:
+        try:
+            return apply(messages, enable_thinking=options.enable_thinking, **arguments)
+        except TypeError as error:
+            if "enable_thinking" not in str(error):
+                raise
         return apply(messages, **arguments)
     except TypeError:
         raise

@@ -26,8 +26,7 @@ from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, Scorin
 from evalharness.backends.base import Backend, Prompt, TensorBackend
 from evalharness.engine.chat_template import knows_enable_thinking, template_sha256
 from evalharness.engine.jobs import Fallback, Job, JobMaker, has_images
-from evalharness.engine.results import all_results
-from evalharness.engine.stream import JobStream
+from evalharness.engine.stream import JobStream, all_results
 from evalharness.engine.weights import EngineWeights
 
 if TYPE_CHECKING:
@@ -234,14 +233,14 @@ class Engine:
         *,
         plugins: Sequence[Any] = (),
         should_stop: Callable[[], bool] = lambda: False,
-        on_asked: Callable[[int], None] = lambda position: None,
+        on_start: Callable[[int], None] = lambda position: None,
         next_job: Callable[[], Job | None] = lambda: None,
     ) -> Generator[tuple[int, Outcome], None, None]:
         """Yield `(position, result or failure)` per request, each as soon as it is finished, in any order.
 
         `options` apply to all requests, or are one per request. Everything that can be refused is refused at the first `next`, before
         anything is generated: `UnsupportedOption`, `CapabilityError`. `BackendError` if the engine breaks. Closing the iterator, or
-        `should_stop()` returning True, aborts running requests. `on_asked(position)` is called as each request is prepared for the backend.
+        `should_stop()` returning True, aborts running requests. `on_start(position)` is called as each request is prepared for the backend.
         `next_job()` is called whenever the backend has room and no request is waiting: the job that it returns, made by `prepare_join`,
         runs in this call, too. It returns None if there is none now; most backends ask again while requests run.
         """
@@ -257,7 +256,7 @@ class Engine:
             for job in jobs:
                 cache = self._cache if job.note is None and not normalised else None
                 joining = next_job if can_join else lambda: None
-                run = JobStream(job, normalised, cache, lambda: self.weights.cache_identity, on_asked=on_asked, next_job=joining)
+                run = JobStream(job, normalised, cache, lambda: self.weights.cache_identity, on_start=on_start, next_job=joining)
                 yield from run.outcomes(should_stop)
 
     def _with_prompts(self, requests: Sequence[Request], options: GenerationOptions, run: Callable[[list[Prompt]], Made]) -> Made:

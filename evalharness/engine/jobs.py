@@ -5,9 +5,10 @@ Knows nothing about how a job then runs (stream.py).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from evalharness.api.errors import CapabilityError, RequestError, UnsupportedOption
 from evalharness.api.hooks import GenerationPlugin, RequestType, refuse_missing_hooks, refuse_misspelt_hooks
@@ -134,6 +135,10 @@ class Fallback:
             self._given.close()
 
 
+_Numbered: TypeAlias = "tuple[int, Request, GenerationOptions]"
+"""A request at its position in the call, with its options."""
+
+
 class JobMaker:
     """Makes jobs for a backend, and for its fallback those that the backend cannot run.
 
@@ -161,11 +166,19 @@ class JobMaker:
         self, requests: Sequence[Request], options: Sequence[GenerationOptions], plugins: Sequence[GenerationPlugin], weight_version: str
     ) -> list[Job]:
         """Return the job of each backend; raises if one cannot run."""
-        return [self._job(*group, requests, options, plugins, weight_version) for group in self._split(requests)]
+        numbered = list(zip(range(len(requests)), requests, options, strict=True))
+        if self._backend.capabilities.supports_vlm:
+            return [self._job(self._backend, None, numbered, plugins, weight_version)]
+        texts = [one for one in numbered if not has_images(one[1])]
+        images = [one for one in numbered if has_images(one[1])]
+        groups: list[tuple[Backend, str | None, list[_Numbered]]] = [(self._backend, None, texts)] if texts else []
+        if images:
+            groups.append((*self._image_backend(), images))
+        return [self._job(*group, plugins, weight_version) for group in groups]
 
     def own_job(self, requests: Sequence[Request], options: Sequence[GenerationOptions], weight_version: str, *, first: int = 0) -> Job:
         """Return a job of the first backend alone, without plugins, positions from `first` on; raises if it cannot run."""
-        return self._job(self._backend, None, range(len(requests)), requests, options, (), weight_version, first)
+        return self._job(self._backend, None, list(zip(itertools.count(first), requests, options)), (), weight_version)
 
     def check_options(self, options: Iterable[GenerationOptions]) -> None:
         """Raise what the first backend would raise for these options. If image requests run on a fallback, only `jobs` can tell."""
@@ -174,38 +187,23 @@ class JobMaker:
             for value in options:
                 self._backend.check_plan(builder.sampling_plan(self._honoured(self._backend, value)[0]))
 
-    def _split(self, requests: Sequence[Request]) -> list[tuple[Backend, str | None, Sequence[int]]]:
-        """Return which backend runs which positions, and why it is not the first choice."""
-        if self._backend.capabilities.supports_vlm:
-            return [(self._backend, None, range(len(requests)))]
-        images = [i for i, request in enumerate(requests) if has_images(request)]
-        texts = [i for i, request in enumerate(requests) if not has_images(request)]
-        groups: list[tuple[Backend, str | None, Sequence[int]]] = [(self._backend, None, texts)] if texts else []
-        if images:
-            reason = f"backend {self._backend.name!r} cannot run image requests with this checkpoint"
-            if self._fallback is None:
-                raise CapabilityError(f"{reason}; give a vision-language checkpoint, or allow another backend (--fallback-backend hf)")
-            fallback = self._fallback.open()
-            if not fallback.capabilities.supports_vlm:
-                raise CapabilityError(f"{reason}, and neither can the fallback {fallback.name!r}; give a vision-language checkpoint")
-            self._notice(f"{reason}: they run on {fallback.name!r}")
-            groups.append((fallback, f"{fallback.name}: {reason}", images))
-        return groups
+    def _image_backend(self) -> tuple[Backend, str]:
+        """Return the backend that runs image requests in place of the first one, and why."""
+        reason = f"backend {self._backend.name!r} cannot run image requests with this checkpoint"
+        if self._fallback is None:
+            raise CapabilityError(f"{reason}; give a vision-language checkpoint, or allow another backend (--fallback-backend hf)")
+        fallback = self._fallback.open()
+        if not fallback.capabilities.supports_vlm:
+            raise CapabilityError(f"{reason}, and neither can the fallback {fallback.name!r}; give a vision-language checkpoint")
+        self._notice(f"{reason}: they run on {fallback.name!r}")
+        return fallback, f"{fallback.name}: {reason}"
 
     def _job(
-        self,
-        backend: Backend,
-        note: str | None,
-        positions: Sequence[int],
-        requests: Sequence[Request],
-        options: Sequence[GenerationOptions],
-        plugins: Sequence[GenerationPlugin],
-        weight_version: str,
-        first: int = 0,
+        self, backend: Backend, note: str | None, numbered: Sequence[_Numbered], plugins: Sequence[GenerationPlugin], weight_version: str
     ) -> Job:
-        types: set[RequestType] = {"vlm" if has_images(requests[i]) else "text" for i in positions}
-        is_chat = any(chat_of(requests[i]) is not None for i in positions)
-        _refuse_scoring(backend, [(requests[i], options[i]) for i in positions], plugins)
+        types: set[RequestType] = {"vlm" if has_images(request) else "text" for _, request, _ in numbered}
+        is_chat = any(chat_of(request) is not None for _, request, _ in numbered)
+        _refuse_scoring(backend, numbered, plugins)
         for plugin in plugins:
             check_plugin(plugin, backend.name, backend.capabilities, sorted(types))
         builder = PromptBuilder(backend, self._chat_template)
@@ -214,11 +212,10 @@ class JobMaker:
             check_template_owner(owner, self._chat_template)
             if self._chat_template.enable_thinking and not knows_enable_thinking(owner):
                 self._notice("thinking was asked for, but the chat template does not know enable_thinking: the prompts are as without it")
-        distinct = {id(options[i]): options[i] for i in positions}
-        honoured = {key: self._honoured(backend, value) for key, value in distinct.items()}
+        honoured = {key: self._honoured(backend, value) for key, value in {id(options): options for *_, options in numbered}.items()}
         for value, _ in honoured.values():
             backend.check_plan(builder.sampling_plan(value))
-        each = tuple(JobRequest(first + i, requests[i], *honoured[id(options[i])], builder) for i in positions)
+        each = tuple(JobRequest(position, request, *honoured[id(options)], builder) for position, request, options in numbered)
         return Job(backend, note, weight_version, each)
 
     def _honoured(self, backend: Backend, options: GenerationOptions) -> tuple[GenerationOptions, tuple[str, ...]]:
@@ -241,9 +238,9 @@ class JobMaker:
             self._on_notice(message)
 
 
-def _refuse_scoring(backend: Backend, asked: Sequence[tuple[Request, GenerationOptions]], plugins: Sequence[GenerationPlugin]) -> None:
+def _refuse_scoring(backend: Backend, numbered: Sequence[_Numbered], plugins: Sequence[GenerationPlugin]) -> None:
     """Raise `CapabilityError` or `UnsupportedOption` if given responses cannot be scored, before anything runs."""
-    scoring = {id(options): options for request, options in asked if isinstance(request, ScoringRequest)}
+    scoring = {id(options): options for _, request, options in numbered if isinstance(request, ScoringRequest)}
     if not scoring:
         return
     if not backend.capabilities.supports_scoring:

@@ -1,4 +1,4 @@
-"""Runs one job: makes prompts as the backend pulls them, and yields each outcome as soon as it is ready.
+"""Runs one job: makes prompts as the backend pulls them, turns completions into results, and yields each outcome as soon as it is ready.
 
 A fault of one request is that request's outcome and does not affect the others; a fault of the backend ends the stream. Cached answers are
 not generated again. jobs.py has decided before which backend runs the job.
@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from evalharness.api.errors import RequestError
-from evalharness.api.hooks import GenerationPlugin
+from evalharness.api.errors import RequestError, RequestsFailed
+from evalharness.api.hooks import GenerationPlugin, postprocess_text
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
+from evalharness.api.thinking import Thinking, num_thought
 from evalharness.backends.base import Completion, Prompt
 from evalharness.engine.jobs import Job
-from evalharness.engine.prompts import PreparedRequest
-from evalharness.engine.results import result_of
+from evalharness.engine.prompts import PreparedRequest, prompt_sha256
+from evalharness.engine.stop_policy import Ending, finish
 
 if TYPE_CHECKING:
     from evalharness.engine.cache import ResponseCache
@@ -47,7 +48,7 @@ class PromptSource:
 class JobStream:
     """The outcomes of a job and of those that `next_job` adds to it, by position.
 
-    `cache`: where answers are looked up and stored, under `identity()`, which says which weights answer; None: no cache. `on_asked`,
+    `cache`: where answers are looked up and stored, under `identity()`, which says which weights answer; None: no cache. `on_start`,
     `next_job`: see `Engine.stream`.
     """
 
@@ -58,12 +59,12 @@ class JobStream:
         cache: ResponseCache | None,
         identity: Callable[[], Mapping[str, Any]],
         *,
-        on_asked: Callable[[int], None],
+        on_start: Callable[[int], None],
         next_job: Callable[[], Job | None],
     ) -> None:
         self._job, self._plugins = job, plugins
         self._cache, self._identity = cache, identity
-        self._on_asked, self._next_job = on_asked, next_job
+        self._on_start, self._next_job = on_start, next_job
         self._waiting = deque(job.requests)
         self._running: dict[int, PreparedRequest] = {}
         self._known: deque[tuple[int, Outcome]] = deque()  # refused, or found in the cache: no backend needed
@@ -108,7 +109,7 @@ class JobStream:
                 continue
             request = self._waiting.popleft()
             position = request.position
-            self._on_asked(position)
+            self._on_start(position)
             try:
                 prepared = request.prepare()
                 cached = self._cached(prepared)
@@ -147,16 +148,8 @@ class JobStream:
         return outcome
 
     def _read(self, prepared: PreparedRequest, completion: Completion) -> Outcome:
-        job = self._job
         try:
-            return result_of(
-                prepared,
-                completion,
-                job.backend,
-                fallback=job.note,
-                plugins=self._plugins,
-                weight_version=job.weight_version,
-            )
+            return _result_of(prepared, completion, self._job, self._plugins)
         except Exception as error:  # a plugin's or tokenizer's fault concerns this request only
             return _error("reading the completion", error)
 
@@ -170,3 +163,86 @@ def _may_be_kept(outcome: Outcome) -> bool:
 
 def _error(doing: str, error: Exception) -> GenerationFailure:
     return GenerationFailure("error", f"{doing} failed: {type(error).__name__}: {error}", error)
+
+
+def _result_of(prepared: PreparedRequest, completion: Completion, job: Job, plugins: Sequence[GenerationPlugin]) -> GenerationResult:
+    """Return the result of one completion: texts and finish reason from the stop policy, and the options that really applied."""
+    ending = finish(completion, prepared.stops, job.backend.tokenizer, prepared.options.decode)
+    plan = prepared.prompt.plan
+    facts = prepared.images.facts if prepared.images is not None else ()
+    num_ids = len(ending.token_ids)
+    logprobs = completion.logprobs[:num_ids] if completion.logprobs is not None else None
+    return GenerationResult(
+        text=postprocess_text(plugins, ending.text) if prepared.response_text is None else prepared.response_text,
+        raw_text=ending.raw_text,
+        finish_reason=ending.finish_reason,
+        stop_reason=ending.stop_reason,
+        num_prompt_tokens=completion.num_prompt_tokens,
+        num_completion_tokens=num_ids if completion.exact_ids else completion.num_completion_tokens,
+        token_ids=ending.token_ids,
+        logprobs=logprobs,
+        logprobs_kind=plan.logprobs_kind if logprobs is not None else None,
+        entropies=completion.entropies[:num_ids] if completion.entropies is not None else None,
+        seed=plan.seed if plan.temperature > 0 and prepared.prompt.response_ids is None else None,
+        backend=job.backend.name,
+        fallback=job.note,
+        ignored_options=prepared.ignored,
+        prompt_sha256=prompt_sha256(prepared.prompt, facts),
+        prompt_text=prepared.prompt.text,
+        weight_version=job.weight_version,
+        images=_image_facts(prepared, completion),
+        exact_ids=completion.exact_ids,
+        thinking=_thinking(prepared, completion, ending, job.backend.tokenizer, plugins),
+    )
+
+
+def _thinking(
+    prepared: PreparedRequest, completion: Completion, ending: Ending, tokenizer: Any, plugins: Sequence[GenerationPlugin]
+) -> Thinking | None:
+    """Return thought and answer if a thought was expected and there is one, else None."""
+    if prepared.thinking_marks is None:
+        return None
+    start, end = prepared.thinking_marks
+    num_tokens = num_thought(ending.token_ids, end, lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False)))
+    is_closed = num_tokens is not None
+    if not is_closed and start not in ending.raw_text and not prepared.prompt.text.rstrip().endswith(start):
+        return None
+    num_tokens = len(ending.token_ids) if num_tokens is None else num_tokens
+    thought = str(tokenizer.decode(list(ending.token_ids[:num_tokens]), skip_special_tokens=True))
+    answer = ""
+    if is_closed:
+        decode = prepared.options.decode
+        answer = finish(replace(completion, token_ids=ending.token_ids[num_tokens:]), prepared.stops, tokenizer, decode).text
+        if thought.partition(end)[2].strip():  # one token closes the thought and begins the answer, so the mark is plain text
+            answer = ending.text.partition(end)[2]
+            answer = answer.strip() if decode.strip_whitespace else answer
+        answer = postprocess_text(plugins, answer)
+    thought = thought.partition(end)[0]
+    text = thought.partition(start)[2] if start in thought else thought
+    return Thinking(text.strip(), answer, is_closed, num_tokens)
+
+
+def _image_facts(prepared: PreparedRequest, completion: Completion) -> tuple[Mapping[str, Any], ...]:
+    if prepared.images is None:
+        return ()
+    facts = prepared.images.facts
+    if not prepared.images.verify:
+        return facts
+    expected = prepared.prompt.num_tokens
+    return tuple(
+        {
+            **fact,
+            "grid": list(completion.image_grids[i]) if i < len(completion.image_grids) else None,
+            "expected_prompt_tokens": expected,
+            "actual_prompt_tokens": completion.num_prompt_tokens,
+        }
+        for i, fact in enumerate(facts)
+    )
+
+
+def all_results(outcomes: Sequence[GenerationResult | GenerationFailure]) -> list[GenerationResult]:
+    """Return the outcomes as results; `RequestsFailed`, with all of them, if any is a failure."""
+    failures = [outcome for outcome in outcomes if isinstance(outcome, GenerationFailure)]
+    if failures:
+        raise RequestsFailed(outcomes, [failure.problem for failure in failures]) from failures[0].error
+    return [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]

@@ -20,10 +20,10 @@ from evalharness.pytest_plugin.eval_module import (
     stand_in,
 )
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
-from evalharness.pytest_plugin.execution.units import EvalNode, UnitKey, assign_units, is_eval_test, parse_nodeid
+from evalharness.pytest_plugin.execution.units import UnitKey, assign_units, is_eval_test
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.run_context import RunContext
-from evalharness.runs.journal import test_name
+from evalharness.runs.journal import EvalNode, parse_nodeid, test_name
 from evalharness.runs.run_file import utc_now
 from evalharness.runs.schema import EvalLine
 

@@ -28,6 +28,7 @@ workers are called. Each file is locked while its process lives, so that nobody 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -133,25 +134,24 @@ class Line(NamedTuple):
 
 
 def read_lines(run_dir: Path) -> Iterator[Line]:
-    """Yield every complete line of every worker's journal, by session, then by name; a torn last line is left out."""
-    for path in sorted((run_dir / "journal").glob("*.jsonl"), key=lambda path: (session_of(path.stem), path.name)):
-        offset = 0
-        with path.open("rb") as lines:
-            for number, raw in enumerate(lines, 1):
-                if not raw.endswith(b"\n"):
-                    break
-                try:
-                    values = _decode(raw.decode("utf-8", "surrogatepass"))
-                except ValueError as error:
-                    raise RecordError(f"{path}:{number} is not JSON ({error}); move the line away to read the rest") from error
-                yield Line(values, raw, path, offset)
-                offset += len(raw)
+    """Return every complete line of every worker's journal, by session, then by name."""
+    paths = sorted((run_dir / "journal").glob("*.jsonl"), key=lambda path: (session_of(path.stem), path.name))
+    return itertools.chain.from_iterable(map(read_journal, paths))
 
 
-def read_journals(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Yield the values of every complete line, with its `worker`."""
-    for line in read_lines(run_dir):
-        yield {"worker": line.path.stem, **line.values}
+def read_journal(path: Path) -> Iterator[Line]:
+    """Yield every complete line of a journal; a torn last line is left out."""
+    offset = 0
+    with path.open("rb") as lines:
+        for number, raw in enumerate(lines, 1):
+            if not raw.endswith(b"\n"):
+                break
+            try:
+                values = _decode(raw.decode("utf-8", "surrogatepass"))
+            except ValueError as error:
+                raise RecordError(f"{path}:{number} is not JSON ({error}); move the line away to read the rest") from error
+            yield Line(values, raw, path, offset)
+            offset += len(raw)
 
 
 class EvalNode(NamedTuple):

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
 
 from evalharness.api.errors import RecordError
-from evalharness.runs.journal import Line, encode, read_lines, session_of
+from evalharness.runs.journal import Line, encode, read_journal, read_lines, session_of
 from evalharness.runs.schema import (
     CaseFacts,
     Collected,
@@ -181,6 +181,15 @@ def read_records(run_dir: Path) -> RunRecords:
     return reader.records
 
 
+def read_case(journal: Path, engine: str, eval_name: str, case_id: str) -> CaseRecords:
+    """Return what a journal, to which another thread may be appending, has of one case."""
+    reader = _Reader()
+    for line in read_journal(journal):
+        if line.values.get("case_id") == case_id and line.values["kind"] != "row":
+            reader.add(line)
+    return reader.records.cases.get((journal.stem, engine, eval_name), {}).get(case_id, CaseRecords())
+
+
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """Pause the garbage collector, which would walk the growing data again and again: rows and their tables hold no cycles."""
@@ -252,7 +261,6 @@ class _Reader:
             records.problems.append(values["problem"])
         elif kind == "unit_start" and not values.get("ahead"):  # else the unit before still generates
             records.throughput.start_unit(worker)
-            records.workers.start_unit(worker)
         elif kind == "unit":
             unit = cast("UnitLine", values)
             records.throughput.end_unit(worker, unit["engine"], unit["generation_s"])
@@ -291,8 +299,6 @@ class _Reader:
             case = of_eval[sys.intern(values["case_id"])] = CaseRecords()
         if "sample" in values:
             case.add(values["sample"], outcome)
-            if not values.get("copied"):
-                self.records.workers.add_outcome(worker)
             case.shape = values.get("steps")
         else:
             steps = case.in_steps if isinstance(case.in_steps, dict) else {}

@@ -6,12 +6,17 @@ Times are of one machine's clock.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
+from evalharness.api.errors import RecordError
 from evalharness.runs.journal import session_of
-from evalharness.runs.schema import Durations, EngineEntry, EngineLine, Generation, Throughput, UnitLine, WorkerEntry
+from evalharness.runs.run_file import read_run
+from evalharness.runs.schema import Durations, EngineEntry, EngineLine, Generation, RunFile, Throughput, UnitLine, WorkerEntry, entries_of
 
 _Count: TypeAlias = Literal["num_generations", "num_prompt_tokens", "num_completion_tokens"]
 _COUNTS: tuple[_Count, ...] = ("num_generations", "num_prompt_tokens", "num_completion_tokens")
@@ -38,7 +43,6 @@ class WorkerTimes:
     def __init__(self) -> None:
         self._workers: defaultdict[str, _Worker] = defaultdict(_Worker)
         self._evals: dict[tuple[str, str], Durations] = {}
-        self._num_cases: Counter[str] = Counter()
 
     def add_engine(self, worker: str, values: EngineLine) -> None:
         """Note that a worker opened an engine; `how` says whether by a load, or by a swap of weights into a running engine."""
@@ -50,26 +54,17 @@ class WorkerTimes:
         entry.load_s += values["load_s"]
         entry.note(values["ended_s"] - values["load_s"], values["ended_s"])
 
-    def start_unit(self, worker: str) -> None:
-        """Note that a worker begins a unit."""
-        self._num_cases[worker] = 0
-
-    def add_outcome(self, worker: str) -> None:
-        """Note one sample's outcome in the worker's unit."""
-        self._num_cases[worker] += 1
-
     def end_unit(self, worker: str, values: UnitLine) -> None:
         """Note that a unit ended."""
-        if "ended_s" not in values:
-            return
+        if "ended_s" not in values or "num_outcomes" not in values:
+            return  # of an older journal
         entry = self._workers[worker]
         entry.num_units += 1
         entry.generation_s += values["generation_s"]
         entry.note(values["ended_s"] - values["generation_s"], values["ended_s"])
         key = values["engine"], values["eval"]
         total = self._evals.setdefault(key, {"engine": key[0], "eval": key[1], "num_outcomes": 0, "generation_s": 0.0})
-        counted = self._num_cases.pop(worker, 0)  # where the next unit has begun already, some of these are its own
-        total["num_outcomes"] += values.get("num_outcomes", counted)
+        total["num_outcomes"] += values["num_outcomes"]
         total["generation_s"] += values["generation_s"]
 
     def entries(self) -> list[WorkerEntry]:
@@ -199,3 +194,43 @@ def _loaded(described: Sequence[Mapping[str, Any]], openings: Sequence[EngineLin
         "swap_s": round(sum(swaps) / len(swaps), 3) if swaps else None,
         "cold_because": sorted({line["cold_because"] for line in openings if "cold_because" in line}),
     }
+
+
+_NUM_RUNS = 10
+
+
+class CaseSeconds:
+    """Mean seconds per case of (engine, eval) in a folder's latest runs; a new engine is assumed to be like its backend.
+
+    Unreadable files are skipped.
+    """
+
+    def __init__(self, report_dir: Path) -> None:
+        self._of_engine: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        self._of_backend: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        for run in _latest(report_dir):
+            for entry in entries_of(run.get("durations")):
+                with suppress(KeyError, TypeError, ZeroDivisionError):
+                    case_s = entry["generation_s"] / entry["num_outcomes"]
+                    self._of_engine[entry["engine"], entry["eval"]].append(case_s)
+                    self._of_backend[entry["engine"].partition(":")[0], entry["eval"]].append(case_s)
+
+    def expected(self, engine: str, evaluation: str) -> float:
+        """Return the expected seconds of a case; for a new eval those of the backend's other evals, then of all evals, then 1."""
+        backend = engine.partition(":")[0]
+        if known := self._of_engine.get((engine, evaluation)) or self._of_backend.get((backend, evaluation)):
+            return fmean(known)
+        others = [case_s for (name, _), known in self._of_backend.items() if name == backend for case_s in known]
+        every = others or [case_s for known in self._of_backend.values() for case_s in known]
+        return fmean(every) if every else 1.0
+
+
+def _latest(report_dir: Path) -> Iterator[RunFile]:
+    """Yield the newest run.json files."""
+    written: list[tuple[float, Path]] = []
+    for path in report_dir.glob("*/run.json"):
+        with suppress(OSError):  # it is being removed
+            written.append((path.stat().st_mtime, path.parent))
+    for _, run_dir in sorted(written, reverse=True)[:_NUM_RUNS]:
+        with suppress(RecordError):
+            yield read_run(run_dir)

@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -34,6 +33,7 @@ OTHERS = {
     "text": (IDENTITY, replace(PROMPT, text="b"), []),
     "ids": (IDENTITY, replace(PROMPT, token_ids=(1, 6)), []),
     "images": (IDENTITY, PROMPT, ["h"]),
+    "joined images": (IDENTITY, PROMPT, ["a|||b"]),
     "number of tokens": (IDENTITY, replace(PROMPT, plan=replace(PLAN, max_new_tokens=9)), []),
     "temperature": (IDENTITY, replace(PROMPT, plan=replace(PLAN, temperature=1.0)), []),
     "seed": (IDENTITY, replace(PROMPT, plan=replace(PLAN, seed=1)), []),
@@ -50,15 +50,7 @@ OTHERS = {
 def test_whatever_an_answer_depends_on_is_in_its_key(other):
     assert cache_key(*other) != cache_key(IDENTITY, PROMPT, [])
     assert cache_key(*other) == cache_key(*other)
-
-
-def test_the_place_in_the_batch_is_not_in_the_key():
-    assert cache_key(IDENTITY, replace(PROMPT, index=3), []) == cache_key(IDENTITY, PROMPT, [])
-
-
-def test_texts_are_not_joined_into_one_another():
-    both = [cache_key(IDENTITY, PROMPT, hashes) for hashes in (["a|||b"], ["a", "b"])]
-    assert both[0] != both[1]
+    assert cache_key(other[0], replace(other[1], index=3), other[2]) == cache_key(*other), "its place in the batch is not"
 
 
 def test_a_sampled_answer_without_a_given_seed_is_not_deterministic():
@@ -89,23 +81,16 @@ def test_the_file_is_bounded_as_well(tmp_path):
     assert ResponseCache(tmp_path).get("9", 0) == ANSWER
 
 
-def test_a_cleared_cache_has_nothing_on_disk_either(tmp_path):
-    cache = ResponseCache(tmp_path)
-    cache.put("k", ANSWER)
-    cache.clear()
-    cache.close()
-    later = ResponseCache(tmp_path)
-    assert later.get("k", 0) is None
-    later.close()
-
-
-def test_answers_outlive_their_process(tmp_path):
-    first = ResponseCache(tmp_path)
-    first.put("k", ANSWER)
-    first.close()
-    second = ResponseCache(tmp_path)
-    assert second.get("k", 0) == ANSWER
-    second.close()
+def test_answers_outlive_their_process_unless_they_are_cleared(tmp_path):
+    for is_cleared in (False, True):
+        cache = ResponseCache(tmp_path)
+        cache.put("k", ANSWER)
+        if is_cleared:
+            cache.clear()
+        cache.close()
+        later = ResponseCache(tmp_path)
+        assert later.get("k", 0) == (None if is_cleared else ANSWER)
+        later.close()
 
 
 _WRITER = """
@@ -147,10 +132,14 @@ def test_a_damaged_line_is_a_miss(tmp_path):
     cache.close()
 
 
-def test_a_file_that_is_no_cache_is_refused(tmp_path):
+def test_a_file_that_is_no_cache_or_a_cache_without_room_is_refused(tmp_path):
     (tmp_path / "answers-2.sqlite").write_bytes(b"x" * 8192)
     with pytest.raises(ConfigError, match="cannot be used: file is not a database; choose another folder"):
         ResponseCache(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        ResponseCache(tmp_path / "answers-2.sqlite" / "cache")
+    with pytest.raises(ConfigError, match="at least 1 answer, got 0 in memory"):
+        ResponseCache(max_entries=0)
 
 
 def test_a_file_that_breaks_on_the_way_costs_hits_only(tmp_path):
@@ -166,14 +155,3 @@ def test_a_file_that_breaks_on_the_way_costs_hits_only(tmp_path):
     assert cache.get("another", 0) is None
     assert len(notices) == 1
     assert "not used from here on" in notices[0]
-
-
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be used"):
-        ResponseCache(tmp_path / "file" / "cache")
-
-
-def test_a_cache_without_room_is_refused():
-    with pytest.raises(ConfigError, match="at least 1 answer, got 0 in memory"):
-        ResponseCache(max_entries=0)

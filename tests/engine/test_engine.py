@@ -5,6 +5,7 @@ What needs a real model is in tests/contract.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import re
@@ -69,13 +70,6 @@ def engine(answers: Any = echo, **options: Any) -> Engine:
     return Engine(backend(answers), **options)
 
 
-def test_no_requests_give_no_results_and_no_call() -> None:
-    fake = backend()
-    assert Engine(fake).generate_text_batch([], GREEDY) == []
-    assert Engine(fake).generate_vlm_batch([], GREEDY) == []
-    assert fake.num_calls == 0
-
-
 def test_results_come_in_the_order_of_their_requests() -> None:
     class Backwards(FakeBackend):
         def generate(self, prompts: Any, **options: Any) -> Iterator[Any]:
@@ -117,20 +111,9 @@ def test_a_result_says_what_was_asked_and_what_came_back() -> None:
     json.dumps(result.to_json(), allow_nan=False)
 
 
-def test_greedy_results_have_no_seed_and_sampled_ones_always_do() -> None:
-    greedy, sampled = (engine().generate_text_batch([text()], GenerationOptions(temperature=t))[0] for t in (0.0, 0.5))
-    assert greedy.seed is None
-    assert isinstance(sampled.seed, int)
-
-
 def test_as_many_options_as_requests_or_one() -> None:
     with pytest.raises(ValueError, match="2 requests but 1 options; give one for all or one per request"):
         list(engine().stream([text(), text()], [GREEDY]))
-
-
-def test_texts_and_images_may_be_mixed() -> None:
-    outcomes = dict(engine().stream([text("a"), look("b"), text("c")], GREEDY))
-    assert [outcomes[i].text for i in range(3)] == ["a", "b", "c"]
 
 
 BAD = {
@@ -157,19 +140,19 @@ def test_only_bad_requests_give_only_failures() -> None:
     assert [outcomes[i].kind for i in range(3)] == ["invalid"] * 3
 
 
-def test_a_batch_call_with_failures_raises_with_all_outcomes() -> None:
-    with pytest.raises(RequestsFailed, match=r"^1 of 2 requests failed: .*absent\.jpg") as raised:
-        engine().generate_vlm_batch([look("a"), look(image="absent.jpg")], GREEDY)
-    good, bad = raised.value.outcomes
-    assert isinstance(good, GenerationResult)
-    assert isinstance(bad, GenerationFailure)
-    assert isinstance(raised.value.__cause__, ImageError)
-
-
-def test_a_type_error_of_the_template_reaches_the_caller_of_a_batch() -> None:
-    with pytest.raises(RequestsFailed, match="'int' object is not iterable") as raised:
-        engine().generate_text_batch([text(5)], GREEDY)
-    assert isinstance(raised.value.__cause__, TypeError)
+@pytest.mark.parametrize(
+    ("bad", "match", "cause"),
+    [
+        (look(image="absent.jpg"), r"^1 of 2 requests failed: .*absent\.jpg", ImageError),
+        (text(5), "'int' object is not iterable", TypeError),
+    ],
+    ids=["image", "template"],
+)
+def test_a_batch_call_with_failures_raises_with_all_outcomes(bad: Any, match: str, cause: type[Exception]) -> None:
+    with pytest.raises(RequestsFailed, match=match) as raised:
+        engine().generate_vlm_batch([look("a"), bad], GREEDY)
+    assert [type(outcome) for outcome in raised.value.outcomes] == [GenerationResult, GenerationFailure]
+    assert isinstance(raised.value.__cause__, cause)
 
 
 def test_a_request_that_the_backend_leaves_out_is_an_error_not_a_missing_row() -> None:
@@ -200,10 +183,12 @@ def refused(kind: type[Exception], match: str, run: Callable[[], Any], fake: Fak
     assert fake.num_calls == 0
 
 
-def test_tokenize_is_refused_before_anything_runs() -> None:
+def test_a_wrong_template_option_or_stop_is_refused_before_anything_runs() -> None:
     fake = backend()
     asked = Engine(fake, chat_template=ChatTemplateOptions(tokenize=True))
     refused(TypeError, r"chat_template\.tokenize must be False", lambda: asked.generate_text_batch([text()], GREEDY), fake)
+    bad = GenerationOptions(stop=StopOptions(("x<|im_end|>",)))
+    refused(ConfigError, "can never be found", lambda: list(Engine(fake).stream([text(), text()], [GREEDY, bad])), fake)
 
 
 @pytest.mark.parametrize("request_", [text(), look()], ids=["text", "image"])
@@ -211,12 +196,6 @@ def test_a_tokenizer_without_template_method_is_refused_before_anything_runs(req
     fake: Any = backend()
     fake.tokenizer = fake.processor = SimpleNamespace(encode=FakeTokenizer().encode)
     refused(AttributeError, "has no apply_chat_template", lambda: list(Engine(fake).stream([request_], GREEDY)), fake)
-
-
-def test_stops_that_can_never_be_found_are_refused_before_anything_runs() -> None:
-    fake = backend()
-    bad = GenerationOptions(stop=StopOptions(("x<|im_end|>",)))
-    refused(ConfigError, "can never be found", lambda: list(Engine(fake).stream([text(), text()], [GREEDY, bad])), fake)
 
 
 UNSUPPORTED = {
@@ -230,10 +209,13 @@ UNSUPPORTED = {
 
 
 @pytest.mark.parametrize("options, listed", UNSUPPORTED.values(), ids=UNSUPPORTED.keys())
-def test_an_option_that_cannot_be_honoured_is_refused_before_anything_runs(options: GenerationOptions, listed: str) -> None:
+def test_an_option_that_cannot_be_honoured_is_refused_before_anything_runs_or_listed(options: GenerationOptions, listed: str) -> None:
     fake = backend(cls=TextOnly)
     match = f"backend 'textonly' cannot honour: {listed}. Leave them out, or allow it with --unsupported-options warn"
     refused(UnsupportedOption, match, lambda: list(Engine(fake).stream([text(), text()], [GREEDY, options])), fake)
+    with pytest.warns(EngineWarning, match=f"^backend 'textonly' ignores: {listed}$"):
+        (result,) = Engine(fake, unsupported_options="warn").generate_text_batch([text()], options)
+    assert result.ignored_options == (listed,)
 
 
 def test_the_extra_options_that_are_known_are_named() -> None:
@@ -257,14 +239,6 @@ def test_options_left_out_with_permission_are_warned_about_listed_and_not_passed
     assert result.logprobs is None
     (plan,) = plans
     assert (plan.no_repeat_ngram_size, plan.use_cache, plan.logprobs, plan.extra) == (0, True, False, ())
-
-
-@pytest.mark.parametrize("options, listed", UNSUPPORTED.values(), ids=UNSUPPORTED.keys())
-def test_each_option_left_out_is_listed_in_the_result(options: GenerationOptions, listed: str) -> None:
-    asked = Engine(backend(cls=TextOnly), unsupported_options="warn")
-    with pytest.warns(EngineWarning, match=f"^backend 'textonly' ignores: {listed}$"):
-        (result,) = asked.generate_text_batch([text()], options)
-    assert result.ignored_options == (listed,)
 
 
 def test_the_same_warning_comes_once() -> None:
@@ -321,9 +295,9 @@ def test_a_fallback_is_made_when_it_is_needed_and_once() -> None:
     assert len(made) == 1
 
 
-def test_a_backend_that_takes_images_never_uses_the_fallback() -> None:
-    asked = engine(fallback_backend=lambda: pytest.fail("the fallback was made"))
-    assert asked.generate_vlm_batch([look()], GREEDY)[0].fallback is None
+def test_a_fallback_is_not_made_for_a_backend_that_takes_images_nor_to_be_closed() -> None:
+    with engine(fallback_backend=lambda: pytest.fail("the fallback was made")) as asked:
+        assert asked.generate_vlm_batch([look()], GREEDY)[0].fallback is None
 
 
 def test_a_fallback_without_vision_is_refused_too() -> None:
@@ -333,19 +307,13 @@ def test_a_fallback_without_vision_is_refused_too() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::evalharness.engine.engine.EngineWarning")
-def test_plugins_are_checked_against_the_fallback_before_the_texts_run() -> None:
+def test_plugins_and_options_are_checked_against_the_fallback_before_the_texts_run() -> None:
     primary = backend(cls=TextOnly)
+    primary.capabilities = Capabilities(extra_options=frozenset({"best_of"}))
     asked = Engine(primary, fallback_backend=backend())
     plugins = [SimpleNamespace(name="own", backends=("textonly",))]
     run = lambda: list(asked.stream([text(), look()], GREEDY, plugins=plugins))  # noqa: E731
     refused(CapabilityError, "plugin 'own' does not work on backend 'fake'", run, primary)
-
-
-@pytest.mark.filterwarnings("ignore::evalharness.engine.engine.EngineWarning")
-def test_options_are_checked_against_the_fallback_before_the_texts_run() -> None:
-    primary = backend(cls=TextOnly)
-    primary.capabilities = Capabilities(extra_options=frozenset({"best_of"}))
-    asked = Engine(primary, fallback_backend=backend())
     options = GenerationOptions(extra_generation_kwargs={"best_of": 2})
     refused(UnsupportedOption, "backend 'fake' cannot honour: best_of=2", lambda: list(asked.stream([text(), look()], options)), primary)
 
@@ -432,17 +400,7 @@ class Closing(FakeBackend):
             self.is_closed = True
 
 
-def test_closing_a_stream_closes_the_backends_iterator_and_the_engine_goes_on() -> None:
-    fake = backend(cls=Closing)
-    asked = Engine(fake)
-    stream = asked.stream([text()] * 5, GREEDY)
-    next(stream)
-    stream.close()  # type: ignore[attr-defined]
-    assert fake.is_closed  # type: ignore[attr-defined]
-    assert asked.generate_text_batch([text("a")], GREEDY)[0].text == "a"
-
-
-def test_the_backends_iterator_is_closed_even_where_somebody_still_holds_it() -> None:
+def test_closing_a_stream_closes_the_backends_iterator_even_where_somebody_still_holds_it() -> None:
     held: list[Any] = []
 
     class Held(Closing):
@@ -451,10 +409,12 @@ def test_the_backends_iterator_is_closed_even_where_somebody_still_holds_it() ->
             return held[-1]
 
     fake = backend(cls=Held)
-    stream = Engine(fake).stream([text()] * 5, GREEDY)
+    asked = Engine(fake)
+    stream = asked.stream([text()] * 5, GREEDY)
     next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     assert fake.is_closed  # type: ignore[attr-defined]
+    assert asked.generate_text_batch([text("a")], GREEDY)[0].text == "a"
 
 
 def test_should_stop_ends_a_stream_without_failures_for_the_rest() -> None:
@@ -492,38 +452,23 @@ def test_calls_from_several_threads_wait_for_each_other() -> None:
     assert {i: [result.text for result in found[i]] for i in found} == {i: [f"{i} {j}" for j in range(5)] for i in range(4)}
 
 
-def test_closing_closes_both_backends_and_may_be_done_twice() -> None:
+@pytest.mark.parametrize("is_stuck", [False, True], ids=["closes", "fails to close"])
+def test_closing_closes_both_backends_and_may_be_done_twice(is_stuck: bool) -> None:
     closed: list[str] = []
 
-    class Noting(FakeBackend):
-        def close(self) -> None:
-            closed.append(self.name)
+    def noting(cls: type[FakeBackend]) -> FakeBackend:
+        made: Any = backend(cls=cls)
+        made.close = lambda: closed.append(made.name)
+        return made
 
-    class NotingText(TextOnly):
-        def close(self) -> None:
-            closed.append(self.name)
-
-    with Engine(backend(cls=NotingText), fallback_backend=backend(cls=Noting)) as asked:
-        assert asked.name == "textonly"
-    assert closed == ["textonly", "fake"]
-    asked.close()
-
-
-def test_a_backend_that_fails_to_close_does_not_keep_the_fallback_open() -> None:
-    closed: list[str] = []
-
-    class Stuck(TextOnly):
-        def close(self) -> None:
-            raise BackendError("does not end")
-
-    class Fallback(FakeBackend):
-        def close(self) -> None:
-            closed.append(self.name)
-
-    asked = Engine(backend(cls=Stuck), fallback_backend=backend(cls=Fallback))
-    with pytest.raises(BackendError, match="does not end"):
-        asked.close()
-    assert closed == ["fake"]
+    primary: Any = noting(TextOnly)
+    if is_stuck:
+        primary.close = lambda: (_ for _ in ()).throw(BackendError("does not end"))
+    asked = Engine(primary, fallback_backend=noting(FakeBackend))
+    for _ in range(2):
+        with pytest.raises(BackendError, match="does not end") if is_stuck else contextlib.nullcontext():
+            asked.close()
+    assert closed == (["fake"] if is_stuck else ["textonly", "fake"]) * 2
 
 
 def test_notices_go_to_who_asks_for_them_instead_of_being_warned_of() -> None:
@@ -538,10 +483,6 @@ def test_notices_go_to_who_asks_for_them_instead_of_being_warned_of() -> None:
         "backend 'textonly' ignores",
         "backend 'textonly' cannot run image requests with this checkpoint",
     ]
-
-
-def test_a_fallback_that_was_never_made_is_not_made_to_be_closed() -> None:
-    Engine(backend(cls=TextOnly), fallback_backend=lambda: pytest.fail("the fallback was made")).close()
 
 
 def test_its_description_is_plain_json_with_template_and_context() -> None:
@@ -568,29 +509,20 @@ def test_a_picture_is_let_go_with_its_request() -> None:
     assert len(results) == 1
 
 
-def test_an_engine_is_built_by_name() -> None:
+WRONG: dict[str, tuple[str, str, dict[str, str], str]] = {
+    "backend": ("vlm", "echo", {}, r"'vlm' is unknown.*did you mean 'vllm'.*Known: fake, hf, max, openai, vllm"),
+    "fallback": ("fake", "absent", {"fallback_backend": "hff"}, r"'hff' is unknown.*did you mean 'hf'"),
+    "treatment": ("fake", "echo", {"unsupported_options": "ignore"}, "unsupported_options must be 'refuse' or 'warn', got 'ignore'"),
+    "checkpoint": ("fake", "absent", {}, "give 'echo' or a JSONL file"),
+}
+
+
+@pytest.mark.parametrize(("name", "path", "more", "problem"), WRONG.values(), ids=WRONG)
+def test_an_engine_is_built_by_name_or_what_is_wrong_is_named(name: str, path: str, more: Any, problem: str) -> None:
+    with pytest.raises((ConfigError, CheckpointError), match=problem):
+        build_engine(name, ModelLoadConfig(path), **more)
     with build_engine("fake", ModelLoadConfig("echo")) as asked:
         assert asked.generate_text_batch([text("ab")], GREEDY)[0].text == "ab"
-
-
-def test_an_unknown_backend_is_refused_with_a_guess() -> None:
-    with pytest.raises(ConfigError, match=r"'vlm' is unknown.*did you mean 'vllm'.*Known: fake, hf, max, openai, vllm"):
-        build_engine("vlm", ModelLoadConfig("echo"))
-
-
-def test_an_unknown_fallback_is_refused_before_anything_is_loaded() -> None:
-    with pytest.raises(ConfigError, match=r"'hff' is unknown.*did you mean 'hf'"):
-        build_engine("fake", ModelLoadConfig("absent"), fallback_backend="hff")
-
-
-def test_a_wrong_way_to_treat_unsupported_options_is_refused() -> None:
-    with pytest.raises(ConfigError, match="unsupported_options must be 'refuse' or 'warn', got 'ignore'"):
-        engine(unsupported_options="ignore")
-
-
-def test_a_checkpoint_that_cannot_be_used_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="give 'echo' or a JSONL file"):
-        build_engine("fake", ModelLoadConfig("absent"))
 
 
 def test_no_warning_comes_without_a_reason() -> None:

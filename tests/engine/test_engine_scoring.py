@@ -9,6 +9,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -183,37 +184,25 @@ def test_what_a_backend_cannot_say_is_refused_or_left_out_with_permission(option
     assert (result.logprobs_kind, result.entropies, len(result.ignored_options)) == ("raw", None, 1)
 
 
-def test_prompts_and_responses_come_in_lists_of_equal_length() -> None:
-    with pytest.raises(ContractValueError, match="2 prompts but 1 responses"):
-        engine().get_logprobs([text(), text()], ["a"])
-    with pytest.raises(ContractValueError, match="responses must be a list, one per pair, got one text: 'ab'"):
-        engine().get_logprobs([text(), text()], "ab")
-    with pytest.raises(ContractTypeError, match="responses must be a sequence of texts, token ids or chats, one per pair, got None"):
-        engine().get_logprobs([text(), text()], None)  # type: ignore[arg-type]
-
-
-def test_a_pair_that_is_none_is_named_and_arrays_are_told_how_to_come() -> None:
-    import numpy as np
-
-    with pytest.raises(ContractTypeError, match=r"pair 1: scoring.response must be .*ndarray\); give its .tolist\(\)"):
-        engine().get_logprobs([text(), text()], ["a", np.arange(100_000)])  # type: ignore[list-item]
-    with pytest.raises(ContractValueError, match=r"pair 0: scoring.prompt\[0\] must be at least 0"):
-        engine().get_logprobs([[-1]], ["a"])
-
-
 @pytest.mark.parametrize(
-    "values, error, problem",
+    ("prompts", "responses", "error", "problem"),
     [
-        ({"prompt": 5, "response": "a"}, ContractTypeError, "scoring.prompt must be a sequence of token ids, or a text"),
-        ({"prompt": "a", "response": [1, "b"]}, ContractTypeError, r"scoring.response\[1\] must be"),
-        ({"prompt": "a", "response": [-1]}, ContractValueError, r"scoring.response\[0\] must be at least 0"),
-        ({"prompt": "a", "response": "b", "ends": 1}, ContractTypeError, "scoring.ends must be"),
+        ([text(), text()], ["a"], ContractValueError, "2 prompts but 1 responses"),
+        ([text(), text()], "ab", ContractValueError, "responses must be a list, one per pair, got one text: 'ab'"),
+        ([text()], None, ContractTypeError, "responses must be a sequence of texts, token ids or chats, one per pair, got None"),
+        ([text()] * 2, ["a", np.arange(9)], ContractTypeError, r"pair 1: scoring.response must be .*ndarray\); give its .tolist\(\)"),
+        ([[-1]], ["a"], ContractValueError, r"pair 0: scoring.prompt\[0\] must be at least 0"),
+        ([5], ["a"], ContractTypeError, "scoring.prompt must be a sequence of token ids, or a text"),
+        (["a"], [[1, "b"]], ContractTypeError, r"scoring.response\[1\] must be"),
+        (["a"], [[-1]], ContractValueError, r"scoring.response\[0\] must be at least 0"),
     ],
-    ids=["prompt", "response", "negative id", "ends"],
+    ids=["fewer", "one text", "none", "array", "negative id of a prompt", "prompt", "response", "negative id"],
 )
-def test_a_wrong_field_is_named(values: dict[str, Any], error: type[Exception], problem: str) -> None:
+def test_a_wrong_prompt_or_response_is_named(prompts: Any, responses: Any, error: type[Exception], problem: str) -> None:
     with pytest.raises(error, match=problem):
-        ScoringRequest(**values)
+        engine().get_logprobs(prompts, responses)
+    with pytest.raises(ContractTypeError, match="scoring.ends must be"):
+        ScoringRequest("a", "b", ends=1)  # type: ignore[arg-type]
 
 
 def test_what_does_not_fit_is_refused_with_both_lengths_and_never_cut() -> None:

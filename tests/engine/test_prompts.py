@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from PIL import Image
 
 from evalharness.api.errors import ImageError, PromptTooLong, RequestError, TemplateError
 from evalharness.api.images import MadeImage
-from evalharness.api.options import ChatTemplateOptions, DecodeOptions, GenerationOptions, StopOptions
+from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import TextGenerationRequest, VlmGenerationRequest
+from evalharness.backends.base import Prompt
 from evalharness.backends.fake import FakeBackend, FakeTokenizer
-from evalharness.engine.prompts import PreparedRequest, PromptBuilder, check_length, prompt_sha256
+from evalharness.engine.prompts import PreparedRequest, PromptBuilder, prompt_sha256
+from tests.backends.plans import PLAN
 
 OPTIONS = GenerationOptions(max_new_tokens=8)
 
@@ -111,7 +114,11 @@ def test_a_video_placeholder_is_refused(processor: Any) -> None:
         build(text("see <|video_pad|>"), backend=RealBackend.on(processor))
 
 
-FITS = [(10, 5, 15), (14, 1, 15), (10, 5, None), (None, 5, 15)]
+def of_length(num_tokens: int, max_new_tokens: int) -> Prompt:
+    return Prompt(0, "", (5,) * num_tokens, num_tokens, replace(PLAN, max_new_tokens=max_new_tokens))
+
+
+FITS = [(10, 5, 15), (14, 1, 15), (10, 5, None)]
 TOO_LONG = [
     (15, 1, 15, r"the prompt has 15 tokens, the context 15; shorten it or use smaller images \(--max-pixels\)"),
     (99, 1, 15, r"the prompt has 99 tokens, the context 15"),
@@ -125,42 +132,25 @@ TOO_LONG = [
 
 
 @pytest.mark.parametrize("num_tokens, max_new_tokens, max_model_len", FITS)
-def test_what_fits_the_context_passes(num_tokens: int | None, max_new_tokens: int, max_model_len: int | None) -> None:
-    check_length(num_tokens, max_new_tokens, max_model_len)
+def test_what_fits_the_context_passes(num_tokens: int, max_new_tokens: int, max_model_len: int | None) -> None:
+    of_length(num_tokens, max_new_tokens).check_length(num_tokens, max_model_len)
 
 
 @pytest.mark.parametrize("num_tokens, max_new_tokens, max_model_len, problem", TOO_LONG, ids=["full", "longer", "sum"])
 def test_what_exceeds_the_context_is_refused(num_tokens: int, max_new_tokens: int, max_model_len: int, problem: str) -> None:
     with pytest.raises(PromptTooLong, match=f"^{problem}"):
-        check_length(num_tokens, max_new_tokens, max_model_len)
+        of_length(num_tokens, max_new_tokens).check_length(num_tokens, max_model_len)
 
 
-def test_the_length_is_checked_when_a_prompt_is_built() -> None:
-    num_tokens = build(text()).prompt.num_tokens or 0
-    build(text(), backend=FakeBackend.from_answers(["x"], max_model_len=num_tokens + 8))
-    with pytest.raises(PromptTooLong, match="exceed the context"):
-        build(text(), backend=FakeBackend.from_answers(["x"], max_model_len=num_tokens + 7))
-
-
-def test_greedy_is_the_default_and_drops_what_concerns_sampling() -> None:
+def test_sampling_options_reach_the_plan_and_greedy_ones_drop_them() -> None:
     plan = build(text(), GenerationOptions(do_sample=False, temperature=0.7, top_p=0.5)).prompt.plan
     assert (plan.temperature, plan.top_p, plan.seed) == (0.0, 1.0, None)
-
-
-def test_sampling_options_reach_the_plan() -> None:
-    options = GenerationOptions(
-        max_new_tokens=5,
-        temperature=1,
-        top_p=1,
-        repetition_penalty=2,
-        no_repeat_ngram_size=3,
-        seed=9,
-        logprobs=True,
-        use_cache=False,
-        pad_token_id=0,
-        stop=StopOptions(("XY",), (99,)),
-        decode=DecodeOptions(skip_special_tokens=False),
-        extra_generation_kwargs={"top_k": 4, "min_p": 0.1},
+    options = GenerationOptions.from_mapping(
+        {
+            **{"max_new_tokens": 5, "temperature": 1, "top_p": 1, "repetition_penalty": 2, "no_repeat_ngram_size": 3, "seed": 9},
+            **{"logprobs": True, "use_cache": False, "pad_token_id": 0, "stop": {"stop": ["XY"], "stop_token_ids": [99]}},
+            **{"decode": {"skip_special_tokens": False}, "extra_generation_kwargs": {"top_k": 4, "min_p": 0.1}},
+        }
     )
     plan = build(text(), options).prompt.plan
     assert (plan.max_new_tokens, plan.temperature, plan.top_p, plan.repetition_penalty) == (5, 1.0, 1.0, 2.0)
@@ -223,14 +213,7 @@ def test_the_real_template_takes_messages_without_content_beside_images(processo
     assert prompt.text.startswith("<|im_start|>assistant\n<|im_end|>\n<|im_start|>user\n<|vision_start|>")
 
 
-def test_the_messages_of_the_caller_keep_their_pictures() -> None:
-    picture = photo()
-    request = look(part(picture), "what?")
-    build(request)
-    assert request.messages[0]["content"][0]["image"] is picture
-
-
-def test_the_template_never_sees_a_picture() -> None:
+def test_the_template_never_sees_a_picture_and_the_caller_keeps_it() -> None:
     seen: list[Any] = []
 
     class Watching(FakeTokenizer):
@@ -238,10 +221,12 @@ def test_the_template_never_sees_a_picture() -> None:
             seen.extend(messages[0]["content"])
             return super().apply_chat_template(messages, **options)
 
-    backend = FakeBackend.from_answers(["x"])
+    backend, picture = FakeBackend.from_answers(["x"]), photo()
     backend.processor = Watching()
-    build(look(part(photo()), "what?"), backend=backend)
+    request = look(part(picture), "what?")
+    build(request, backend=backend)
     assert seen == [{"type": "image"}, {"type": "text", "text": "what?"}]
+    assert request.messages[0]["content"][0]["image"] is picture
 
 
 def test_the_tokenizer_renders_texts_and_the_processor_images() -> None:
@@ -268,28 +253,20 @@ def test_pictures_are_opened_late_and_not_kept(tmp_path: Path) -> None:
         prepared.prompt.load_images()
 
 
-def test_size_and_hash_of_each_image_are_noted_when_it_is_opened(tmp_path: Path) -> None:
+def test_size_and_hash_of_each_image_are_noted_when_it_is_opened_and_the_file_that_it_was_made_from(tmp_path: Path) -> None:
     path = tmp_path / "photo.png"
     photo(size=(30, 20)).save(path)
-    prepared = build(look(part(path)))
+    small = MadeImage(png(photo(size=(15, 10))), path)
+    prepared = build(look(part(path), part(small)))
     assert prepared.images is not None
     assert not prepared.images.facts
     assert prepared.prompt.load_images is not None
     prepared.prompt.load_images()
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert list(prepared.images.facts) == [{"width": 30, "height": 20, "sha256": sha256, "path": str(path)}]
-
-
-def test_of_a_picture_made_from_a_file_the_file_is_noted_too(tmp_path: Path) -> None:
-    path = tmp_path / "photo.png"
-    photo(size=(30, 20)).save(path)
-    small = MadeImage(png(photo(size=(15, 10))), path)
-    prepared = build(look(part(small)))
-    assert prepared.prompt.load_images is not None
-    prepared.prompt.load_images()
-    (fact,) = prepared.images.facts
-    assert (fact["width"], fact["sha256"]) == (15, hashlib.sha256(small).hexdigest())
-    assert (fact["path"], fact["file_sha256"]) == (str(path), hashlib.sha256(path.read_bytes()).hexdigest())
+    whole, made = prepared.images.facts
+    assert whole == {"width": 30, "height": 20, "sha256": sha256, "path": str(path)}
+    assert (made["width"], made["sha256"]) == (15, hashlib.sha256(small).hexdigest())
+    assert (made["path"], made["file_sha256"]) == (str(path), sha256)
 
 
 @pytest.mark.parametrize(

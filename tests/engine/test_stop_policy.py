@@ -60,10 +60,6 @@ def test_a_special_token_is_seen_by_its_id_alone_and_a_word_also_in_pieces(tiny_
     assert plan.watched == ("a", "<think>")
 
 
-def test_a_special_token_that_is_not_skipped_is_watched_too() -> None:
-    assert resolve_stops(StopOptions(("<|im_end|>",)), (), FAKE, skip_special_tokens=False).watched == ("<|im_end|>",)
-
-
 @pytest.mark.parametrize("string", ["done<|im_end|>", "<|im_end|>\n", "<|im_end|><|im_end|>"])
 def test_a_stop_string_around_a_special_token_is_refused(string: str) -> None:
     with pytest.raises(
@@ -89,10 +85,6 @@ def test_a_string_that_no_token_spells_gives_no_id_and_stays(string: str) -> Non
     assert plan.watched == (string,)
 
 
-def test_a_lone_surrogate_as_stop_is_kept_as_a_string(tiny_tokenizer: Any) -> None:
-    assert resolve_stops(StopOptions(("\ud800",)), (642,), tiny_tokenizer).token_ids == (642,)
-
-
 TRIM = {
     "at the end": ([5, 6, 7], [7], ((5, 6, 7), True)),
     "padding behind it": ([5, 7, 0, 0], [7, 0], ((5, 7), True)),
@@ -110,11 +102,27 @@ def test_ids_are_kept_up_to_and_including_the_first_stop(token_ids: list[int], s
     assert trim_at_stop_id(token_ids, stops) == expected
 
 
-def test_text_is_cut_at_the_earliest_stop_string_and_raw_text_keeps_it() -> None:
-    ending = end("abcXX", stop=("YY", "XX"), stopped_by="string")
-    assert ending.text == "abc"
-    assert ending.raw_text == "abcXX"
-    assert (ending.finish_reason, ending.stop_reason) == ("stop", "XX")
+START = FAKE.encode("<|im_start|>")[0]
+# What came, how it was ended, and (text, raw text, finish reason, stop reason, number of tokens).
+ENDINGS: dict[str, tuple[Any, dict[str, Any], tuple[Any, ...]]] = {
+    "the earliest of several": ("abcXX", {"stop": ("YY", "XX"), "stopped_by": "string"}, ("abc", "abcXX", "stop", "XX", 5)),
+    "completed by the last token": ("abXX", {"stop": ("XX",)}, ("ab", "abXX", "stop", "XX", 4)),
+    "before whitespace is stripped": ("\n\nab", {"stop": ("\n\n",)}, ("", "", "stop", "\n\n", 2)),
+    "a special token": ([*FAKE.encode("ab"), START, *FAKE.encode("c")], {"stop": ("<|im_start|>",)},
+                        ("ab", "ab<|im_start|>", "stop", "<|im_start|>", 3)),
+    "special tokens on request": ([START, *FAKE.encode("ab"), END], {"skip_special_tokens": False},
+                                  ("<|im_start|>ab", "<|im_start|>ab<|im_end|>", "stop", None, 4)),
+    "an end token and padding": ([*FAKE.encode("\n ab \n"), END, PAD, PAD], {}, ("ab", "ab \n<|im_end|>", "stop", None, 7)),
+    "an end token first": ([END, PAD], {}, ("", "<|im_end|>", "stop", None, 1)),
+    "a plugin": ("abc", {"stopped_by": "plugin"}, ("abc", "abc", "stop", "plugin", 3)),
+    "nothing": ([], {}, ("", "", "length", None, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("came", "how", "expected"), ENDINGS.values(), ids=ENDINGS)
+def test_texts_and_reason_of_an_ending(came: Any, how: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    ending = end(came, **how)
+    assert (ending.text, ending.raw_text, ending.finish_reason, ending.stop_reason, len(ending.token_ids)) == expected
 
 
 @pytest.mark.parametrize("more", ["d", "defYY", "def<|im_end|>"], ids=["a token late", "another stop", "an end token"])
@@ -133,56 +141,9 @@ def test_raw_text_shows_all_of_the_token_that_completes_a_stop_string(tiny_token
     assert (ending.text, ending.raw_text, ending.token_ids) == ("a q", spelled[num_tokens].strip(), tuple(ids[:num_tokens]))
 
 
-def test_text_is_cut_at_a_special_token_that_is_skipped() -> None:
-    ids = [*FAKE.encode("ab"), FAKE.encode("<|im_start|>")[0], *FAKE.encode("c")]
-    ending = end(ids, stop=("<|im_start|>",))
-    assert ending.text == "ab"
-    assert ending.raw_text == "ab<|im_start|>"
-    assert ending.stop_reason == "<|im_start|>"
-    assert len(ending.token_ids) == 3
-
-
-def test_without_stops_text_is_stripped_and_raw_text_keeps_the_end_token() -> None:
-    ending = end([*FAKE.encode("\n ab \n"), END, PAD, PAD])
-    assert ending.text == "ab"
-    assert ending.raw_text == "ab \n<|im_end|>"
-    assert (ending.finish_reason, ending.stop_reason) == ("stop", None)
-    assert len(ending.token_ids) == 7
-
-
-def test_special_tokens_stay_in_text_on_request_but_not_the_one_that_stopped() -> None:
-    ids = [FAKE.encode("<|im_start|>")[0], *FAKE.encode("ab"), END]
-    ending = end(ids, skip_special_tokens=False)
-    assert (ending.text, ending.raw_text) == ("<|im_start|>ab", "<|im_start|>ab<|im_end|>")
-
-
-def test_a_stop_string_completed_by_the_last_allowed_token_is_a_stop() -> None:
-    ending = end("abXX", stop=("XX",), stopped_by="length")
-    assert (ending.text, ending.finish_reason, ending.stop_reason) == ("ab", "stop", "XX")
-
-
-def test_a_plugin_that_ended_the_text_is_named() -> None:
-    ending = end("abc", stopped_by="plugin")
-    assert (ending.text, ending.finish_reason, ending.stop_reason) == ("abc", "stop", "plugin")
-
-
 def test_a_stop_string_that_the_backend_saw_is_a_stop_even_if_clean_up_took_it_from_the_text() -> None:
     ending = end("a ,", stop=(" ,",), stopped_by="string", tokenizer=Cleaning(), clean_up_tokenization_spaces=True)
     assert (ending.text, ending.finish_reason) == ("a,", "stop")
-
-
-def test_a_stop_string_is_found_before_whitespace_is_stripped() -> None:
-    ending = end("\n\nab", stop=("\n\n",))
-    assert (ending.text, ending.finish_reason) == ("", "stop")
-
-
-def test_an_end_token_that_is_first_gives_an_empty_text() -> None:
-    ending = end([END, PAD])
-    assert (ending.text, ending.raw_text, ending.finish_reason, ending.token_ids) == ("", "<|im_end|>", "stop", (END,))
-
-
-def test_no_tokens_at_all_give_an_empty_text() -> None:
-    assert end([]) == Ending("", "", "length", None, ())
 
 
 class Cleaning(FakeTokenizer):
@@ -289,11 +250,6 @@ class Joined:
 
     def decode(self, token_ids: Sequence[int], **options: bool) -> Any:
         return self._tokenizer.decode(self._ids * len(token_ids), **options)
-
-
-def test_no_strings_are_never_found() -> None:
-    watcher = StopStringWatcher(FAKE, (), True)
-    assert not any(watcher.push(token_id) for token_id in FAKE.encode("abc"))
 
 
 def test_watching_decodes_a_window_not_the_whole_text() -> None:

@@ -34,16 +34,11 @@ def ask(asked: Engine, *requests: Any) -> list[Any]:
     return [outcomes[index] for index in range(len(requests))]
 
 
-def test_ids_are_asked_as_they_are_without_a_chat_around_them() -> None:
-    [result] = engine().generate_token_batch([TokenGenerationRequest(ids("hi"))], GREEDY)
-    assert (result.text, result.prompt_text, result.num_prompt_tokens) == ("HI", "hi", 2)
-    assert result.token_ids == (*ids("HI"), TOKENIZER.eos_token_id)
-
-
-def test_ids_and_chats_are_asked_together() -> None:
+def test_ids_are_asked_as_they_are_beside_chats() -> None:
     chat = TextGenerationRequest([{"role": "user", "content": "hi"}])
-    first, second = ask(engine(lambda prompt: prompt.text), TokenGenerationRequest(ids("hi")), chat)
-    assert (first.text, second.text.startswith("<|im_start|>")) == ("hi", False)
+    first, second = ask(engine(), TokenGenerationRequest(ids("hi")), chat)
+    assert (first.text, first.prompt_text, first.num_prompt_tokens) == ("HI", "hi", 2)
+    assert first.token_ids == (*ids("HI"), TOKENIZER.eos_token_id)
     assert second.prompt_text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -129,22 +124,19 @@ def test_each_sample_has_a_seed_of_its_own_and_the_first_that_of_one_alone() -> 
     assert [group[0] for group in three] == [group[0] for group in alone]
 
 
-def test_samples_without_a_seed_draw_their_own() -> None:
-    options = GenerationOptions(max_new_tokens=2, temperature=1.0)
-    [group] = engine(lambda prompt: "x").generate_samples([TokenGenerationRequest(ids("a"))], options, 8)
-    assert len({result.seed for result in group}) == 8
-
-
-def test_several_greedy_samples_are_refused() -> None:
-    with pytest.raises(ConfigError, match="num_samples 2 with greedy decoding gives equal samples; set a temperature above 0"):
-        options_of_samples(GREEDY, 2)
-    assert options_of_samples(GREEDY, 1) == [GREEDY]
-
-
-@pytest.mark.parametrize(("num_samples", "error"), [(0, ContractValueError), ("2", ContractTypeError)])
-def test_a_number_of_samples_is_at_least_one(num_samples: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="num_samples must be"):
-        options_of_samples(DRAWN, num_samples)
+@pytest.mark.parametrize(
+    ("options", "num_samples", "error", "problem"),
+    [
+        (GREEDY, 2, ConfigError, "num_samples 2 with greedy decoding gives equal samples; set a temperature above 0"),
+        (DRAWN, 0, ContractValueError, "num_samples must be"),
+        (DRAWN, "2", ContractTypeError, "num_samples must be"),
+    ],
+    ids=["greedy", "none", "text"],
+)
+def test_a_number_of_samples_that_cannot_be_is_refused(options: Any, num_samples: Any, error: type[Exception], problem: str) -> None:
+    with pytest.raises(error, match=problem):
+        options_of_samples(options, num_samples)
+    assert options_of_samples(options, 1) == [options]
 
 
 def test_a_sample_that_fails_is_told_and_the_others_are_kept() -> None:
@@ -152,8 +144,3 @@ def test_a_sample_that_fails_is_told_and_the_others_are_kept() -> None:
     with pytest.raises(RequestsFailed, match="1 of 3 requests failed: no power") as caught:
         asked.generate_samples([TokenGenerationRequest(ids("a"))], DRAWN, 3)
     assert [isinstance(outcome, GenerationResult) for outcome in caught.value.outcomes] == [True, False, True]
-
-
-def test_an_engine_without_requests_gives_nothing() -> None:
-    assert engine().generate_samples([], DRAWN, 3) == []
-    assert isinstance(ask(engine(), TokenGenerationRequest(ids("a")))[0], GenerationResult)

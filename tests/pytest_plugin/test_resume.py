@@ -96,28 +96,48 @@ def resumed(project: Project, *arguments: str, **keywords: Any) -> Run:
     return Run(run.exit_code, run.output, run.duration_s, run.root, "r")
 
 
+def whole_run(project: Project, tests: str = TESTS, *arguments: str) -> tuple[Run, Path, list[bytes]]:
+    """Return a run that ended, its journal, and the journal's lines."""
+    run = project.write(conftest=CONFTEST, test_a=tests).run("--run-id", "r", *arguments)
+    made(project)
+    path = run.run_dir / "journal" / "main.jsonl"
+    return run, path, path.read_bytes().splitlines(keepends=True)
+
+
 class TestWhatIsMade:
-    def test_only_what_is_missing_is_generated(self, project: Project, mode: str) -> None:
+    def test_only_what_is_missing_is_generated_and_run_json_says_so(self, project: Project, mode: str) -> None:
         before = broken_run(project)
         assert before.exit_code == EXIT_BROKEN
         assert before.counts == {"pass": 6, "error": 6}
+        finished_at = before.facts["finished_at"]
+        files = {path: path.read_bytes() for path in before.run_dir.rglob("*") if path.is_file()}
+        assert project.run("--resume", "r", "--collect-only", "-q").exit_code == 0
+        assert {path: path.read_bytes() for path in before.run_dir.rglob("*") if path.is_file()} == files, "listing a run changes nothing"
         run = resumed(project, mode=mode)
         assert run.exit_code == 0, run.output
         assert run.counts == {"pass": 11, "miss": 1}
         counts = made(project)
         assert counts.pop("load") >= 1
         assert counts == Counter(f"c{i:02}" for i in range(6, NUM_CASES))
+        (entry,) = run.facts["resumptions"]
+        assert (entry["num_generations_taken"], entry["num_workers"]) == (6, 2 if mode == "n2" else 0)
+        assert entry["finished_before"] == finished_at
+        assert run.facts["started_at"] < finished_at < entry["started_at"]
+        assert run.facts["run_id"] == "r"
+        assert "evalharness: resumes a run that has 6 generations: they are not made again" in run.output
+        (speed,) = run.facts["throughput"]
+        assert speed["num_generations"] + speed["num_untimed_generations"] == NUM_CASES, "what was taken counts once"
 
     def test_rows_are_those_of_a_run_that_nothing_happened_to(self, project: Project) -> None:
         broken_run(project)
         run, calm = resumed(project), project.run("--run-id", "calm")
         assert content(run) == content(calm)
         assert run.facts["gates"] == calm.facts["gates"]
+        assert {row["worker"] for row in run.rows} == {"resumed-001-main"}
         assert (run.run_dir / "report.csv").exists()
 
     def test_nothing_is_loaded_where_nothing_is_missing(self, project: Project, mode: str) -> None:
-        before = project.write(conftest=CONFTEST, test_a=TESTS).run("--run-id", "r")
-        made(project)
+        before, _, _ = whole_run(project)
         run = resumed(project, mode=mode)
         assert (run.exit_code, content(run)) == (before.exit_code, content(before))
         assert made(project) == Counter()
@@ -132,25 +152,22 @@ class TestWhatIsMade:
         assert made(project)["load"] == 1
 
     def test_a_torn_last_line_is_what_is_made_again(self, project: Project) -> None:
-        before = project.write(conftest=CONFTEST, test_a=TESTS).run("--run-id", "r")
-        made(project)
-        path = before.run_dir / "journal" / "main.jsonl"
-        lines = [line for line in path.read_bytes().splitlines(keepends=True) if not line.startswith((b'{"kind":"row"', b'{"kind":"unit"'))]
+        before, path, lines = whole_run(project)
+        lines = [line for line in lines if not line.startswith((b'{"kind":"row"', b'{"kind":"unit"'))]
         last = max(number for number, line in enumerate(lines) if line.startswith(b'{"kind":"generation"'))
         path.write_bytes(b"".join(lines[:last]) + lines[last][:100])
-        run = resumed(project)
-        assert content(run) == content(before)
+        assert content(resumed(project)) == content(before)
         assert made(project) == Counter({"load": 1, "c11": 1})
+        path.write_bytes(lines[0])  # a run that had generated nothing begins anew
+        for later in path.parent.glob("resumed-*"):
+            later.unlink()
+        assert content(resumed(project)) == content(before)
 
     def test_samples_of_a_case_that_are_there_are_kept(self, project: Project) -> None:
         sampled = "pytestmark = pytest.mark.eval(cases=cases, request=ask, num_samples=3, options=GenerationOptions(temperature=1.0))"
-        tests = HEADER + CASES + sampled + "\ndef test_s(case, generations): assert len({one.seed for one in generations}) == 3\n"
-        before = project.write(conftest=CONFTEST, test_a=tests.replace("one.seed for one in generations", "1, 2, 3")).run("--run-id", "r")
-        made(project)
-        path = before.run_dir / "journal" / "main.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True)
-        lost = [line for line in lines if b'"case_id":"c03","sample":1,' in line]
-        path.write_bytes(b"".join(line for line in lines if line not in lost))
+        tests = HEADER + CASES + sampled + "\ndef test_s(case, generations): assert len(generations) == 3\n"
+        before, path, lines = whole_run(project, tests)
+        path.write_bytes(b"".join(line for line in lines if b'"case_id":"c03","sample":1,' not in line))
         run = resumed(project)
         assert made(project) == Counter({"load": 1, "c03": 1})
         assert content(run) == content(before)
@@ -167,16 +184,8 @@ pytestmark = pytest.mark.eval(cases=cases, request=ask)
 def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].text} again"
 """
         )
-        before = project.write(conftest=CONFTEST, test_a=tests).run("--run-id", "r")
-        made(project)
-        path = before.run_dir / "journal" / "main.jsonl"
-        path.write_bytes(
-            b"".join(
-                line
-                for line in path.read_bytes().splitlines(keepends=True)
-                if b'"case_id":"c04"' not in line or line.startswith(b'{"kind":"step"')
-            )
-        )
+        before, path, lines = whole_run(project, tests)
+        path.write_bytes(b"".join(line for line in lines if b'"case_id":"c04"' not in line or line.startswith(b'{"kind":"step"')))
         run = resumed(project)
         assert made(project) == Counter({"load": 1, "c04": 1}), "the question alone"
         assert content(run) == content(before)
@@ -203,23 +212,19 @@ def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].te
         assert made(project) == Counter(), "nothing is missing but what can never be asked"
 
     def test_tests_that_the_run_had_left_out_stay_out(self, project: Project) -> None:
-        project.write(conftest=CONFTEST, test_a=TESTS).run("--run-id", "r", "-k", "c01 or c02")
+        whole_run(project, TESTS, "-k", "c01 or c02")
         run = resumed(project)
         assert run.outcomes == {"test_s/c01": "pass", "test_s/c02": "pass"}
         assert "10 deselected" in run.output
 
-    def test_a_run_that_had_generated_nothing_begins_anew(self, project: Project) -> None:
-        before = project.write(conftest=CONFTEST, test_a=TESTS).run("--run-id", "r")
-        path = before.run_dir / "journal" / "main.jsonl"
-        path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
-        assert content(resumed(project)) == content(before)
-
     def test_what_broke_before_does_not_break_the_exit_code(self, project: Project) -> None:
-        tests = TESTS + "    if case.id == 'c03' and not os.path.exists('died'):\n        open('died', 'w').close()\n        os._exit(1)\n"
+        tests = TESTS + "    if case.id == 'c11' and not os.path.exists('died'):\n        open('died', 'w').close()\n        os._exit(1)\n"
         project.write(conftest=CONFTEST, test_a=tests)
-        before = project.run("--run-id", "r", mode="n2")
+        before = project.run("--run-id", "r", "-p", "xdist", "-n1", apart=True)
         problems = before.facts["problems"]
         assert (before.exit_code, len(problems)) == (EXIT_BROKEN, 1)
+        assert before.counts == {"pass": 11, "miss": 1}
+        assert made(project)["load"] == 1, "a worker that only judges again loads nothing"
         run = resumed(project, mode="n2")
         assert run.exit_code == 0
         assert run.facts["problems"] == []
@@ -234,15 +239,6 @@ def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].te
         counts = made(project)
         assert counts.pop("load") >= 1
         assert counts == Counter(f"c{i:02}" for i in range(6, NUM_CASES))
-
-
-class TestTakeoverWithoutModel:
-    def test_a_worker_that_only_judges_again_loads_nothing(self, project: Project) -> None:
-        tests = TESTS + "    if case.id == 'c11' and not os.path.exists('died'):\n        open('died', 'w').close()\n        os._exit(1)\n"
-        project.write(conftest=CONFTEST, test_a=tests)
-        run = project.run("-p", "xdist", "-n1", apart=True)
-        assert run.counts == {"pass": 11, "miss": 1}
-        assert made(project)["load"] == 1
 
 
 class TestWhatIsRefused:
@@ -314,8 +310,12 @@ class TestWhatIsRefused:
         assert f"there is no run {name!r} in" in run.output
         assert f"that could be resumed; {hint}" in run.output
 
-    def test_a_run_that_still_goes_on(self, project: Project) -> None:
+    def test_a_run_that_still_goes_on_or_has_a_worker_that_still_writes(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
         before = broken_run(project)
+        monkeypatch.setattr("evalharness.pytest_plugin.replay.resume.WRITERS_TIMEOUT_S", 0.3)
+        journal = Journal(before.run_dir, "gw0")
+        assert "is still being written, by a worker that outlives its run" in project.run("--resume", "r").output
+        journal.close()
         lock = RunLock(before.run_dir)
         run = project.run("--resume", "r")
         lock.close()
@@ -323,65 +323,23 @@ class TestWhatIsRefused:
         assert "run 'r' is still running, or another process resumes it" in run.output
         assert resumed(project).exit_code == 0
 
-    def test_a_run_with_a_worker_that_still_writes(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-        before = broken_run(project)
-        monkeypatch.setattr("evalharness.pytest_plugin.replay.resume.WRITERS_TIMEOUT_S", 0.3)
-        journal = Journal(before.run_dir, "gw0")
-        run = project.run("--resume", "r")
-        journal.close()
-        assert "is still being written, by a worker that outlives its run" in run.output
-
-    def test_a_settings_file_that_says_resume(self, project: Project) -> None:
-        broken_run(project)
-        (project.root / "evalharness.toml").write_text('resume = "r"\n')
-        assert "resume in evalharness.toml would resume one run for ever" in project.run().output
-
-    def test_a_setting_of_a_file_that_the_command_line_had_overruled_is_no_difference(self, project: Project) -> None:
-        (project.root / "evalharness.toml").write_text("max_new_tokens = 3\n")
+    def test_settings_of_a_file(self, project: Project) -> None:
+        settings = project.root / "evalharness.toml"
+        settings.write_text("max_new_tokens = 3\n")  # which the command line overrules
         broken_run(project, TESTS, "--max-new-tokens", "50")
         run = resumed(project)
         assert run.exit_code == 0, run.output
-        (project.root / "evalharness.toml").write_text("limit = 3\n")
+        settings.write_text("limit = 3\n")
         assert "--limit is 3 (evalharness.toml), but was not set (default)" in project.run("--resume", "r").output
-
-
-class TestWhatIsSaid:
-    def test_run_json_notes_each_resumption(self, project: Project) -> None:
-        finished_at = broken_run(project).facts["finished_at"]
-        run = resumed(project, mode="n2")
-        (entry,) = run.facts["resumptions"]
-        assert entry["num_generations_taken"] == 6
-        assert entry["num_workers"] == 2
-        assert entry["finished_before"] == finished_at
-        assert run.facts["started_at"] < finished_at < entry["started_at"]
-        assert run.facts["run_id"] == "r"
-        assert "evalharness: resumes a run that has 6 generations: they are not made again" in run.output
-
-    def test_what_was_taken_counts_once(self, project: Project) -> None:
-        broken_run(project)
-        (entry,) = resumed(project).facts["throughput"]
-        assert entry["num_generations"] + entry["num_untimed_generations"] == NUM_CASES
-
-    def test_rows_name_the_worker_that_judged_them(self, project: Project) -> None:
-        broken_run(project)
-        assert {row["worker"] for row in resumed(project).rows} == {"resumed-001-main"}
-
-    def test_listing_a_run_changes_nothing(self, project: Project) -> None:
-        before = broken_run(project)
-        files = {path: path.read_bytes() for path in before.run_dir.rglob("*") if path.is_file()}
-        run = project.run("--resume", "r", "--collect-only", "-q")
-        assert run.exit_code == 0
-        assert {path: path.read_bytes() for path in before.run_dir.rglob("*") if path.is_file()} == files
+        settings.write_text('resume = "r"\n')
+        assert "resume in evalharness.toml would resume one run for ever" in project.run().output
 
 
 def test_a_run_of_older_journals_without_decoding_is_resumed(project: Project) -> None:
-    before = broken_run(project)
-    path = before.run_dir / "journal" / "main.jsonl"
+    path = broken_run(project).run_dir / "journal" / "main.jsonl"
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-    for line in lines:
-        if line["kind"] == "eval":
-            del line["options"]
-    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    older = [{name: value for name, value in line.items() if name != "options" or line["kind"] != "eval"} for line in lines]
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in older))
     assert resumed(project).exit_code == 0
 
 

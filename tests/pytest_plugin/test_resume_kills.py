@@ -134,10 +134,10 @@ def has_row(journal: Path) -> bool:
 
 
 def test_the_command_line_tool_reports_a_resumed_run_that_was_killed_too(project: Project, calm: Run) -> None:
-    for start in ("--run-id", "--resume"):
+    for start, name in (("--run-id", "main"), ("--resume", "resumed-001-main")):
+        journal = project.root / "reports" / "reported" / "journal" / f"{name}.jsonl"
         with project.start(start, "reported") as process:
-            name = "main" if start == "--run-id" else "resumed-001-main"
-            wait_until(partial(has_row, project.root / "reports" / "reported" / "journal" / f"{name}.jsonl"))
+            wait_until(partial(has_row, journal))
             process.kill()
             process.wait()
     command = [sys.executable, "-m", "evalharness", "report", "reports/reported"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import textwrap
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from evalharness.cli import main
-from tests.pytest_plugin.project import HEADER, MARK, MODES, PLAIN, RERUN, Project, Run, eval_module
+from tests.pytest_plugin.project import HEADER, MODES, PLAIN, RERUN, Project, Run, eval_module
 
 STEPS = eval_module("""
 SHORT = GenerationOptions(max_new_tokens=200)
@@ -52,9 +53,6 @@ def step_lines(run: Run) -> list[dict]:
 
 
 class TestWhatTestsGet:
-    def test_the_question_and_the_results_of_each_step(self, run: Run) -> None:
-        assert (run.exit_code, run.counts) == (0, {"pass": 8}), run.output
-
     def test_rows_have_the_whole_results_step_by_step(self, run: Run) -> None:
         for row in run.rows:
             assert [len(step) for step in row["steps"]] == SIZES[row["case_id"]]
@@ -64,6 +62,7 @@ class TestWhatTestsGet:
             assert row["generation"]["text"].startswith(f"{row['case_id']} asks")
 
     def test_every_result_is_in_the_journal_once_under_a_key_of_its_own(self, run: Run) -> None:
+        assert (run.exit_code, run.counts) == (0, {"pass": 8}), run.output
         keys = Counter((line["engine"], line["eval"], line["case_id"], line["step"], line["request"]) for line in step_lines(run))
         steps = ((case, step, size) for case, sizes in SIZES.items() for step, size in enumerate(sizes))
         assert keys == {("fake:echo", "a", case, step, one): 1 for case, step, size in steps for one in range(size)}
@@ -127,22 +126,20 @@ def test_each_request_has_its_options_and_its_seed_and_samples_share_the_steps(p
     assert [line["steps"] for line in run.journal if line["kind"] == "generation"] == [[2, 2]] * 8
 
 
-class TestDecodingOptionsOfTheCommandLine:
-    def steps(self, project: Project, *options: str) -> tuple[Run, list[dict]]:
-        run = project.write(test_a=STEPS + "def test_s(case, generation, steps): pass\n").run_inline(*options)
-        return run, [one for row in run.rows for step in row.get("steps", ()) for one in step]
+def test_decoding_options_of_the_command_line_outrank_those_of_the_steps(project: Project) -> None:
+    project.write(test_a=STEPS + "def test_s(case, generation, steps): pass\n")
+    run = project.run_inline("--temperature", "0.5", "--max-new-tokens", "3", "--top-p", "0.9")
+    steps = [one for row in run.rows for step in row.get("steps", ()) for one in step]
+    assert [row["outcome"] for row in run.rows] == ["pass"] * 4
+    assert {one["finish_reason"] for one in steps} == {"length"}
+    assert len({one["seed"] for one in steps}) == len(steps) == 4  # greedy steps would have none
 
-    def test_they_outrank_those_of_the_steps(self, project: Project) -> None:
-        run, steps = self.steps(project, "--temperature", "0.5", "--max-new-tokens", "3", "--top-p", "0.9")
-        assert [row["outcome"] for row in run.rows] == ["pass"] * 4
-        assert {one["finish_reason"] for one in steps} == {"length"}
-        assert len({one["seed"] for one in steps}) == len(steps) == 4  # greedy steps would have none
 
-    def test_one_that_a_step_would_pass_over_is_refused_by_name(self, project: Project) -> None:
-        sampled = STEPS.replace("request=request)", "request=request, options=GenerationOptions(temperature=0.5))")
-        run = project.write(test_a=sampled + "def test_s(case, generation): pass\n").run_inline("--top-p", "0.9")
-        problem = "step 1: request of a: --top-p 0.9 has no effect with greedy decoding; set a temperature above 0 or leave it out"
-        assert {row["problem"] for row in run.rows if row["outcome"] == "error"} == {problem}
+def test_an_option_of_the_command_line_that_a_step_would_pass_over_is_refused_by_name(project: Project) -> None:
+    sampled = STEPS.replace("request=request)", "request=request, options=GenerationOptions(temperature=0.5))")
+    run = project.write(test_a=sampled + "def test_s(case, generation): pass\n").run_inline("--top-p", "0.9")
+    problem = "step 1: request of a: --top-p 0.9 has no effect with greedy decoding; set a temperature above 0 or leave it out"
+    assert {row["problem"] for row in run.rows if row["outcome"] == "error"} == {problem}
 
 
 def test_the_runs_seed_is_that_of_the_steps(project: Project) -> None:
@@ -174,40 +171,34 @@ class TestFailures:
 
     def test_generators_are_closed_however_they_end(self, project: Project) -> None:
         closing = """
-            def request(case):
-                try:
-                    yield [ask(case)], GenerationOptions()
-                    if case.id == "c1":
-                        raise KeyError("x")
-                    return ask(case)
-                finally:
-                    with open("closed", "a") as file:
-                        print(case.id, file=file)
+def request(case):
+    try:
+        yield [ask(case)], GenerationOptions()
+        if case.id == "c1":
+            raise KeyError("x")
+        return ask(case)
+    finally:
+        with open("closed", "a") as file:
+            print(case.id, file=file)
 
-            pytestmark = pytest.mark.eval(cases=cases, request=request)
-
-            def test_s(case, generation): pass
-        """
+"""
         script = project.script({"contains": "ask c2", "error": "gone"}, {"text": "fine"})
-        run = project.write(test_a=HEADER + __import__("textwrap").dedent(closing)).run_inline("--model", script)
+        module = PLAIN.replace("request=ask", "request=request").replace("pytestmark", f"{closing}pytestmark")
+        run = project.write(test_a=module).run_inline("--model", script)
         assert run.counts == {"pass": 2, "error": 2}
         assert Counter((project.root / "closed").read_text().split()) == {"c0": 1, "c1": 1, "c2": 1, "c3": 1}
 
     def test_options_of_the_question_are_refused_before_the_first_step(self, project: Project) -> None:
         marked = STEPS.replace("request=request)", "request=request, options=GenerationOptions(extra_generation_kwargs={'num_beams': 4}))")
         run = project.write(test_a=marked + "def test_s(case, generation): pass\n").run_inline()
-        assert run.counts == {"error": 4}
-        assert step_lines(run) == []
+        assert (run.counts, step_lines(run)) == ({"error": 4}, [])
 
-    def test_a_test_that_asks_for_steps_where_there_are_none_is_refused(self, project: Project) -> None:
-        run = project.write(test_a=MARK + "def test_s(case, generation, steps): pass\n").run_inline()
+    def test_a_test_that_asks_for_steps_where_there_are_none_and_an_async_request_are_refused(self, project: Project) -> None:
+        project.write(test_a=PLAIN.replace("generation)", "generation, steps)"), test_b=PLAIN.replace("def ask", "async def ask"))
+        run = project.run_inline()
         assert "takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out" in run.output
-        assert run.opened_no_run
-
-    def test_an_async_request_is_refused(self, project: Project) -> None:
-        marked = HEADER + "async def request(case): return ask(case)\npytestmark = pytest.mark.eval(cases=cases, request=request)\n"
-        run = project.write(test_a=marked + "def test_s(case, generation): pass\n").run_inline()
         assert "request is an async function; write a function, or a generator function for steps" in run.output
+        assert run.opened_no_run
 
 
 @pytest.mark.slow
@@ -237,29 +228,27 @@ def test_steps_run_on_transformers_with_images(project: Project, tiny_vlm_checkp
     from tests.backends.hf_models import one_thread
 
     Image.new("RGB", (64, 64), "red").save(tmp_path / "photo.png")
-    module = f"""
-        import pytest
-        from evalharness import Case, GenerationOptions, TextGenerationRequest, VlmGenerationRequest
+    request = f"""
+from evalharness import VlmGenerationRequest
 
-        def photo(text):
-            parts = [{{"type": "image", "image": {str(tmp_path / "photo.png")!r}}}, {{"type": "text", "text": text}}]
-            return VlmGenerationRequest([{{"role": "user", "content": parts}}])
+def photo(text):
+    parts = [{{"type": "image", "image": {str(tmp_path / "photo.png")!r}}}, {{"type": "text", "text": text}}]
+    return VlmGenerationRequest([{{"role": "user", "content": parts}}])
 
-        def request(case):
-            seen = yield [photo("one"), photo("two")], [GenerationOptions(max_new_tokens=2), GenerationOptions(max_new_tokens=4)]
-            assert [one.num_completion_tokens for one in seen] == [2, 4]
-            return TextGenerationRequest([{{"role": "user", "content": f"judge {{seen[0].num_completion_tokens}}"}}])
+def request(case):
+    seen = yield [photo("one"), photo("two")], [GenerationOptions(max_new_tokens=2), GenerationOptions(max_new_tokens=4)]
+    assert [one.num_completion_tokens for one in seen] == [2, 4]
+    return ask(case)
 
-        pytestmark = pytest.mark.eval(
-            cases=lambda data: [Case(id="a"), Case(id="b")], request=request, options=GenerationOptions(max_new_tokens=3)
-        )
+pytestmark = pytest.mark.eval(cases=cases, request=request, options=GenerationOptions(max_new_tokens=3))
 
-        def test_s(case, generation, steps):
-            assert generation.num_completion_tokens == 3
-            assert [len(one.images) for one in steps[0]] == [1, 1]
-    """
+def test_s(case, generation, steps):
+    assert (generation.num_completion_tokens, [len(one.images) for one in steps[0]]) == (3, [1, 1])
+"""
     with one_thread():
-        run = project.write(test_a=module).run_inline(f"--model={tiny_vlm_checkpoint}", "--dtype", "float32", backend="hf")
+        run = project.write(test_a=HEADER + request).run_inline(
+            f"--model={tiny_vlm_checkpoint}", "--dtype=float32", "--limit=2", backend="hf"
+        )
     assert run.exit_code == 0, run.output
     assert run.counts == {"pass": 2}
     assert json.dumps(run.rows[0]["steps"])

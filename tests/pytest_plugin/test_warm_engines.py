@@ -13,7 +13,7 @@ from evalharness.api.errors import BackendError
 from evalharness.config import resolve
 from evalharness.pytest_plugin.execution import engines as engine_loading
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
-from evalharness.pytest_plugin.execution.engines import EnginePool, Opening
+from evalharness.pytest_plugin.execution.engines import EnginePool
 from tests.adapters import write_adapter
 from tests.backends.hf_models import make_text_checkpoint
 from tests.pytest_plugin.project import MARK, Project, Run
@@ -73,10 +73,8 @@ def test_an_adapter_is_an_engine_of_its_own_on_its_warm_base(project: Project, c
     base, adapted = found.facts["engines"]
     assert adapted["base_path"] == str(checkpoints / "checkpoint-10")
     assert (base["settings"]["adapter"], adapted["settings"]["adapter"]["ranks"]) == (None, [1])
-    assert (adapted["base_fingerprint"], adapted["adapter_fingerprint"]) == (
-        base["fingerprint"],
-        adapted["settings"]["adapter"]["fingerprint"],
-    )
+    assert adapted["base_fingerprint"] == base["fingerprint"]
+    assert adapted["adapter_fingerprint"] == adapted["settings"]["adapter"]["fingerprint"]
     assert adapted["fingerprint"] not in (adapted["base_fingerprint"], adapted["adapter_fingerprint"])
     assert texts(found, "hf:checkpoint-10") != texts(found, "hf:checkpoint-10+lora")
     alone = run(Project(tmp_path / "alone"), checkpoints / "lora")
@@ -87,12 +85,8 @@ def test_an_adapter_is_an_engine_of_its_own_on_its_warm_base(project: Project, c
 def test_kinds_of_engines_do_not_take_turns(project: Project, checkpoints: Path) -> None:
     options = ("--dtype", "float32,bfloat16", *OPTIONS[2:])
     found = run(project, checkpoints / "checkpoint-10", checkpoints / "checkpoint-20", arguments=options)
-    assert loaded(found) == {
-        "hf:checkpoint-10@float32": (1, 0),
-        "hf:checkpoint-20@float32": (0, 1),
-        "hf:checkpoint-10@bfloat16": (1, 0),
-        "hf:checkpoint-20@bfloat16": (0, 1),
-    }
+    names = [f"hf:checkpoint-{step}@{dtype}" for dtype in ("float32", "bfloat16") for step in (10, 20)]
+    assert loaded(found) == dict(zip(names, [(1, 0), (0, 1)] * 2, strict=True))
 
 
 @pytest.mark.slow
@@ -131,19 +125,15 @@ def test_a_checkpoint_that_is_being_written_is_left_out_and_said_so(project: Pro
 
 
 @pytest.mark.engine
-def test_an_untrained_adapter_is_noticed(project: Project, checkpoints: Path) -> None:
+def test_an_untrained_adapter_is_noticed_and_one_without_its_base_a_usage_error(project: Project, checkpoints: Path) -> None:
     name = "model.layers.0.self_attn.q_proj"
     tensors = {f"{name}.lora_A.weight": [[1.0] * 64], f"{name}.lora_B.weight": [[0.0]] * 64}
-    folder = write_adapter(project.root / "zero", tensors, r=1)
+    folder = write_adapter(project.root / "zero", tensors, r=1, base="nobody/knows")
+    refused = run(project, folder)
+    assert (refused.exit_code, refused.opened_no_run) == (4, True)
+    assert "give it with --base-model PATH, nothing is downloaded" in refused.output
     found = run(project, folder, arguments=(*OPTIONS, f"--base-model={checkpoints / 'checkpoint-10'}"))
     assert ["every B of adapter" in notice for notice in found.facts["notices"]] == [True]
-
-
-def test_an_adapter_without_its_base_is_a_usage_error(project: Project) -> None:
-    write_adapter(project.root / "lora", {"q_proj.lora_A.weight": [[1.0]], "q_proj.lora_B.weight": [[1.0]]}, base="nobody/knows")
-    found = run(project, "lora")
-    assert (found.exit_code, found.opened_no_run) == (4, True)
-    assert "give it with --base-model PATH, nothing is downloaded" in found.output
 
 
 class FakeEngine:
@@ -187,49 +177,36 @@ class TestPool:
     def pool(self, tmp_path: Path) -> EnginePool:
         return EnginePool(resolve({}, {}, tmp_path), print)
 
-    def test_the_same_engine_is_handed_out_as_it_is(self, pool: EnginePool, opened: list[FakeEngine]) -> None:
+    def test_the_same_engine_is_handed_out_as_it_is_and_closed_once(self, pool: EnginePool, opened: list[FakeEngine]) -> None:
         engine, _ = pool.open(spec("a"))
         pool.give_back(spec("a"), engine)
-        assert pool.open(spec("a")) == (engine, Opening("kept", 0.0))
-        assert (len(opened), opened[0].swaps) == (1, 0)
-
-    @pytest.mark.parametrize("name", ["a", "b"])
-    def test_weights_that_a_test_has_changed_answer_for_no_checkpoint(self, pool: EnginePool, opened: list[FakeEngine], name: str) -> None:
-        first = FakeEngine()
-        first.weights.were_changed = True
-        pool.give_back(spec("a"), first)  # type: ignore[arg-type]
-        _, opening = pool.open(spec(name))
-        assert (opening.how, opening.cold_start_reason, first.closed) == ("load", "a test changed the weights of hf:a", 1)
+        assert pool.open(spec("a")) == (engine, {"how": "kept"})
+        pool.give_back(spec("a"), engine)
+        pool.close()
+        pool.close()
+        assert (len(opened), opened[0].swaps, opened[0].closed) == (1, 0, 1)
 
     @pytest.mark.parametrize(
-        ("problem", "failure", "reason"),
+        ("problem", "failure", "is_changed", "after", "reason"),
         [
-            pytest.param("too wide", None, "hf:a cannot take its weights: too wide", id="refused"),
-            pytest.param(None, "gone", "the swap into hf:a failed: gone", id="failed"),
+            pytest.param("too wide", None, False, spec("b"), "hf:a cannot take its weights: too wide", id="refused"),
+            pytest.param(None, "gone", False, spec("b"), "the swap into hf:a failed: gone", id="failed"),
+            pytest.param(None, None, True, spec("a"), "a test changed the weights of hf:a", id="changed"),
+            pytest.param(None, None, True, spec("b"), "a test changed the weights of hf:a", id="changed before another"),
+            pytest.param(None, None, False, spec("b", "vllm"), "the engine before, hf:a, is of another kind", id="backend"),
+            pytest.param(None, None, False, spec("b", dtype="float16"), "the engine before, hf:a, is of another kind", id="dtype"),
         ],
     )
     def test_an_engine_that_cannot_swap_is_closed_before_the_next_starts(
-        self, pool: EnginePool, opened: list[FakeEngine], problem: str | None, failure: str | None, reason: str
+        self, pool: EnginePool, opened: list[FakeEngine], problem: Any, failure: Any, is_changed: bool, after: EngineSpec, reason: str
     ) -> None:
-        first = FakeEngine(problem, failure)
-        pool.give_back(spec("a"), first)  # type: ignore[arg-type]
-        engine, opening = pool.open(spec("b"))
+        first: Any = FakeEngine(problem, failure)
+        first.were_changed = is_changed
+        pool.give_back(spec("a"), first)
+        engine, opening = pool.open(after)
         assert [engine] == opened  # type: ignore[comparison-overlap]
-        assert (opening.how, opening.cold_start_reason, first.closed) == ("load", reason, 1)
-
-    @pytest.mark.parametrize("other", [spec("a", "vllm"), spec("a", dtype="float16")], ids=["backend", "dtype"])
-    def test_another_kind_of_engine_is_a_new_start(self, pool: EnginePool, opened: list[FakeEngine], other: EngineSpec) -> None:
-        first = FakeEngine()
-        pool.give_back(spec("b"), first)  # type: ignore[arg-type]
-        _, opening = pool.open(other)
-        assert (opening.cold_start_reason, first.closed, first.swaps) == ("the engine before, hf:b, is of another kind", 1, 0)
-
-    def test_what_was_given_back_is_closed_once(self, pool: EnginePool) -> None:
-        first = FakeEngine()
-        pool.give_back(spec("a"), first)  # type: ignore[arg-type]
-        pool.close()
-        pool.close()
-        assert first.closed == 1
+        assert (opening["how"], opening["cold_because"], first.closed) == ("load", reason, 1)
+        assert first.swaps == (failure is not None)
 
 
 def cached(found: Run) -> dict[str, list[bool]]:

@@ -12,7 +12,7 @@ import pytest
 
 from evalharness.cli import main
 from evalharness.report.writing import rebuild_run
-from evalharness.runs.journal import read_journals
+from evalharness.runs.journal import read_lines
 from evalharness.runs.run_file import read_run
 from tests.pytest_plugin.project import MARK, Project, Run
 
@@ -57,7 +57,7 @@ def copied(run: Run, folder: Path) -> Run:
 @pytest.mark.parametrize("mode", ["no-xdist", "n2"])
 def test_a_killed_run_has_a_report_and_one_row_for_each_case(project: Project, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
     run = killed(project, mode)
-    recorded = {line["nodeid"] for line in read_journals(run.run_dir) if line["kind"] == "row"}
+    recorded = {line.values["nodeid"] for line in read_lines(run.run_dir) if line.values["kind"] == "row"}
     assert recorded
     assert main(["report", str(run.run_dir)]) == 0
     printed = capsys.readouterr()

@@ -9,35 +9,31 @@ from evalharness.api.errors import BaselineError, RecordError
 from evalharness.runs.files import write_atomically
 
 
-def test_the_old_content_stays_until_the_new_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_text("old")
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "run.json").write_text("old")
+    return tmp_path / "run.json"
+
+
+def test_the_old_content_stays_until_the_new_is_whole(path: Path) -> None:
+    mode = path.stat().st_mode
     with write_atomically(path) as file:
         file.write(b"new\n")
         assert path.read_text() == "old"
-    assert path.read_bytes() == b"new\n"
-    assert list(tmp_path.iterdir()) == [path]
+    assert (path.read_bytes(), path.stat().st_mode) == (b"new\n", mode), "permissions are those of any new file"
+    assert list(path.parent.iterdir()) == [path]
 
 
-def test_an_exception_keeps_the_old_content_and_leaves_no_temporary_file(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_text("old")
+def test_an_exception_or_a_full_disk_keeps_the_old_content_and_leaves_no_temporary_file(path: Path) -> None:
     with pytest.raises(ZeroDivisionError, match="division"), write_atomically(path) as file:
         file.write(b"new")
         raise ZeroDivisionError("division")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_full_disk_keeps_the_old_content_and_says_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_text("old")
-    (tmp_path / f".run.json.{os.getpid()}.tmp").symlink_to("/dev/full")
+    (path.parent / f".run.json.{os.getpid()}.tmp").symlink_to("/dev/full")
     with pytest.raises(RecordError, match=r"run\.json cannot be written: No space left on device; free some$"):  # noqa: SIM117
         with write_atomically(path, "free some") as file:
             file.write(b"new")
     assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_target_that_is_a_folder_raises_the_error_of_the_caller(tmp_path: Path) -> None:
@@ -58,14 +54,6 @@ def test_a_missing_folder_is_made_only_where_the_caller_wants_it(tmp_path: Path)
     with write_atomically(path, make_folder=True) as file:
         file.write(b"new")
     assert path.read_bytes() == b"new"
-
-
-def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
-    ordinary, path = tmp_path / "ordinary", tmp_path / "run.json"
-    ordinary.write_text("")
-    with write_atomically(path) as file:
-        file.write(b"new")
-    assert path.stat().st_mode == ordinary.stat().st_mode
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -32,11 +32,6 @@ def test_a_second_one_is_refused_until_the_first_is_closed(run_dir: Path) -> Non
     RunLock(run_dir).close()
 
 
-def test_a_closed_lock_leaves_no_file(run_dir: Path) -> None:
-    RunLock(run_dir).close()
-    assert list((run_dir / "journal").iterdir()) == []
-
-
 def test_a_killed_process_holds_nothing(run_dir: Path) -> None:
     script = "import sys, time; from pathlib import Path; from evalharness.runs.files import RunLock\n"
     script += "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
@@ -98,11 +93,6 @@ def test_without_locks_nobody_can_tell(run_dir: Path, monkeypatch: pytest.Monkey
     lock.close()
 
 
-def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"run\.lock cannot be opened: No such file or directory"):
-        RunLock(tmp_path)
-
-
 def test_writers_are_waited_for(run_dir: Path) -> None:
     journal = Journal(run_dir, "gw0")
     started = time.monotonic()
@@ -113,8 +103,10 @@ def test_writers_are_waited_for(run_dir: Path) -> None:
     wait_for_writers(run_dir, 0.3)
 
 
-def test_two_writers_of_one_journal_are_refused(run_dir: Path) -> None:
+def test_two_writers_of_one_journal_and_a_folder_that_is_gone_are_refused(run_dir: Path) -> None:
     journal = Journal(run_dir, "gw0")
     with pytest.raises(RecordError, match=r"gw0\.jsonl is being written by another process"):
         Journal(run_dir, "gw0")
     journal.close()
+    with pytest.raises(RecordError, match=r"run\.lock cannot be opened: No such file or directory"):
+        RunLock(run_dir / "gone")

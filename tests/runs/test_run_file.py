@@ -29,6 +29,7 @@ class TestFacts:
 
     def test_the_commit_is_named_and_whether_files_differ_from_it(self, tmp_path: Path) -> None:
         git(tmp_path, "init", "-q")
+        assert environment_facts(tmp_path)["git"] is None, "there is no commit"
         (tmp_path / "a").write_text("1")
         git(tmp_path, "add", "a")
         git(tmp_path, "commit", "-q", "-m", "a")
@@ -36,10 +37,6 @@ class TestFacts:
         assert environment_facts(tmp_path)["git"] == {"commit": commit, "dirty": False}
         (tmp_path / "a").write_text("2")
         assert environment_facts(tmp_path)["git"] == {"commit": commit, "dirty": True}
-
-    def test_a_folder_without_commit_has_no_git_state(self, tmp_path: Path) -> None:
-        git(tmp_path, "init", "-q")
-        assert environment_facts(tmp_path)["git"] is None
 
     def test_a_machine_without_git_and_gpus_is_fine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -56,14 +53,10 @@ class TestFacts:
 
 
 class TestWriting:
-    def test_it_carries_the_schema_version_and_makes_the_folder(self, tmp_path: Path) -> None:
-        write_run_file(tmp_path / "reports" / "r", {"run_id": "r"})
-        assert json.loads((tmp_path / "reports" / "r" / "run.json").read_bytes()) == {"schema_version": SCHEMA_VERSION, "run_id": "r"}
-
-    def test_hostile_text_comes_back_as_it_was(self, tmp_path: Path) -> None:
+    def test_it_carries_the_schema_version_and_any_text_and_makes_the_folder(self, tmp_path: Path) -> None:
         text = "\ud800 \x00 \u2028 \x1b[31m <script>"
-        write_run_file(tmp_path, {"command": [text]})
-        assert json.loads((tmp_path / "run.json").read_bytes())["command"] == [text]
+        write_run_file(tmp_path / "reports" / "r", {"command": [text]})
+        assert json.loads((tmp_path / "reports" / "r" / "run.json").read_bytes()) == {"schema_version": SCHEMA_VERSION, "command": [text]}
 
     def test_it_is_written_whole_or_not_at_all(self, tmp_path: Path) -> None:
         write_run_file(tmp_path, {"run_id": "r"})
@@ -78,14 +71,15 @@ class TestWriting:
             write_run_file(tmp_path / "reports" / "r", {})
 
 
-def test_rows_come_back_in_their_order_with_unknown_keys(tmp_path: Path) -> None:
-    write_run(tmp_path, [row("b", novelty=1), row("a")])
-    assert [(sample["case_id"], dict(sample).get("novelty")) for sample in read_samples(tmp_path)] == [("b", 1), ("a", None)]
-
-
-def test_a_lone_surrogate_survives_reading(tmp_path: Path) -> None:
-    write_run(tmp_path, [row(text="\ud83d")])
-    assert next(read_samples(tmp_path))["generation"]["text"] == "\ud83d"
+def test_run_and_rows_come_back_in_their_order_with_unknown_keys(tmp_path: Path) -> None:
+    write_run(tmp_path, [row("b", novelty=1), row("a", text="\ud83d")], novelty={"a": 1})
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\n  \n", 1).rstrip(b"\n"))  # an empty line, and a last one without its newline
+    notes: list[str] = []
+    found = list(read_samples(tmp_path, notes))
+    assert [(sample["case_id"], dict(sample).get("novelty")) for sample in found] == [("b", 1), ("a", None)]
+    assert (found[1]["generation"]["text"], notes) == ("\ud83d", [])
+    assert read_run(tmp_path)["novelty"] == {"a": 1}  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize("torn", [b'{"run_id": "first", "te', '{"text": "标'.encode()[:-1], b"{"], ids=["key", "half a character", "brace"])
@@ -98,53 +92,33 @@ def test_a_torn_last_line_is_left_out_and_noted(tmp_path: Path, torn: bytes) -> 
     assert notes == ["line 3 of samples.jsonl, the last, is torn and left out: the writer was interrupted"]
 
 
-def test_a_last_line_that_lacks_only_its_newline_is_kept(tmp_path: Path) -> None:
-    write_run(tmp_path, rows(2))
-    path = tmp_path / "samples.jsonl"
-    path.write_bytes(path.read_bytes().rstrip(b"\n"))
-    notes: list[str] = []
-    assert len(list(read_samples(tmp_path, notes))) == 2
-    assert notes == []
+NOT_JSON = r"line 1, is not JSON .*move the file away: then evalharness report makes it again"
+NO_OBJECT = "line 1, must be a JSON object"
 
 
 @pytest.mark.parametrize(
-    "line", [b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 5000], ids=["torn", "not utf-8", "too deep", "too long a number"]
+    ("line", "problem"),
+    [
+        *((line, NOT_JSON) for line in (b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 5000)),
+        *((line, NO_OBJECT) for line in (b"[]", b"1", b'"text"', b"null")),
+    ],
+    ids=["torn", "not utf-8", "too deep", "too long a number", "list", "number", "string", "null"],
 )
-def test_a_broken_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path, line: bytes) -> None:
+def test_a_broken_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path, line: bytes, problem: str) -> None:
     write_run(tmp_path, rows(1))
     path = tmp_path / "samples.jsonl"
     path.write_bytes(line + b"\n" + path.read_bytes())
-    with pytest.raises(RecordError, match=r"line 1, is not JSON .*move the file away: then evalharness report makes it again"):
+    with pytest.raises(RecordError, match=problem):
         list(read_samples(tmp_path))
 
 
-@pytest.mark.parametrize("line", [b"[]", b"1", b'"text"', b"null"], ids=["list", "number", "string", "null"])
-def test_a_line_that_is_no_object_is_an_error(tmp_path: Path, line: bytes) -> None:
-    (tmp_path / "samples.jsonl").write_bytes(line + b"\n")
-    with pytest.raises(RecordError, match="line 1, must be a JSON object"):
-        list(read_samples(tmp_path))
-
-
-def test_missing_samples_are_noted(tmp_path: Path) -> None:
+def test_missing_samples_are_noted_and_a_folder_in_their_place_is_an_error(tmp_path: Path) -> None:
     notes: list[str] = []
     assert list(read_samples(tmp_path, notes)) == []
     assert notes == ["samples.jsonl is missing: no sample of this run can be shown"]
-
-
-def test_samples_that_are_a_folder_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").mkdir()
     with pytest.raises(RecordError, match=r"samples\.jsonl cannot be read: Is a directory"):
         list(read_samples(tmp_path))
-
-
-def test_empty_lines_are_no_rows(tmp_path: Path) -> None:
-    (tmp_path / "samples.jsonl").write_bytes(b"\n  \n")
-    assert list(read_samples(tmp_path)) == []
-
-
-def test_run_json_comes_back_with_unknown_keys(tmp_path: Path) -> None:
-    write_run(tmp_path, [], novelty={"a": 1})
-    assert read_run(tmp_path)["novelty"] == {"a": 1}  # type: ignore[typeddict-item]
 
 
 def test_a_missing_run_json_beside_samples_is_noted(tmp_path: Path) -> None:
@@ -213,33 +187,21 @@ UNFINISHED = "4 unfinished (cut: interrupted, killed: killed, live: running or k
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("word", "left", "message"),
     [
-        ("latest~3", f"3 complete runs and {UNFINISHED}; count back to latest~2 at most, or give a run directory"),
-        ("latest~999999", "; count back to latest~2 at most, or give a run directory"),
+        ("latest~3", "abc", f"3 complete runs and {UNFINISHED}; count back to latest~2 at most, or give a run directory"),
+        ("latest~999999", "abc", f"3 complete runs and {UNFINISHED}; count back to latest~2 at most, or give a run directory"),
+        ("latest~1", "b", f"1 complete run and {UNFINISHED}; count back to latest at most, or give a run directory"),
+        ("latest", "", f"0 complete runs and {UNFINISHED}; let a run finish, or give a run directory"),
     ],
 )
-def test_too_far_back_says_what_is_there(reports: Path, word: str, message: str) -> None:
-    with pytest.raises(RecordError, match=f"^there is no run {word}: {re.escape(str(reports))} holds .*{re.escape(message)}$"):
-        find_latest(word, reports)
-
-
-def test_no_complete_run_says_what_is_there(reports: Path) -> None:
-    for name in "abc":
+def test_too_far_back_says_what_is_there(reports: Path, word: str, left: str, message: str) -> None:
+    for name in set("abc") - set(left):
         (reports / name / "run.json").unlink()
-    with pytest.raises(RecordError, match=re.escape(f"holds 0 complete runs and {UNFINISHED}; let a run finish, or give a run directory")):
-        find_latest("latest", reports)
-
-
-def test_a_folder_that_is_not_there_holds_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=f"^there is no run {word}: {re.escape(f'{reports} holds {message}')}$"):
+        find_latest(word, reports)
     with pytest.raises(RecordError, match="holds 0 complete runs; let a run finish, or give a run directory$"):
-        find_latest("latest", tmp_path / "reports")
-
-
-def test_one_run_is_the_furthest_back(tmp_path: Path) -> None:
-    write(tmp_path / "only", 1)
-    with pytest.raises(RecordError, match="holds 1 complete run; count back to latest at most"):
-        find_latest("latest~1", tmp_path)
+        find_latest("latest", reports / "absent")
 
 
 def test_of_many_broken_runs_the_first_are_named(tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import pytest
 
 from evalharness.api.errors import RecordError
-from evalharness.runs.journal import Journal
 from evalharness.runs.records import read_records
 from evalharness.runs.samples import merge_rows, missing_row, note_crashes, write_samples
-from evalharness.runs.schema import Row
+from tests.runs.test_journal import write
 
 
 def row(nodeid: str, case_id: str = "c", **more: Any) -> dict[str, Any]:
@@ -21,13 +20,6 @@ def row(nodeid: str, case_id: str = "c", **more: Any) -> dict[str, Any]:
 def generation(text: str, case_id: str = "c", sample: int = 0, **more: Any) -> dict[str, Any]:
     made = {"text": text, "prompt_sha256": f"sha of {text}"}
     return {"engine": "fake:x", "eval": "a", "case_id": case_id, "sample": sample, "generation": made, **more}
-
-
-def write(run_dir: Path, worker: str, *lines: tuple[str, dict[str, Any]]) -> None:
-    journal = Journal(run_dir, worker)
-    for kind, values in lines:
-        journal.write(kind, values)
-    journal.close()
 
 
 def absent(nodeid: str) -> dict[str, Any]:
@@ -53,37 +45,27 @@ class TestMerging:
         assert not {"kind", "num_samples"} & set(rows[0])
 
     def test_what_is_not_in_memory_is_read_from_the_journal(self, tmp_path: Path) -> None:
-        made = {"text": "t", "raw_text": "t<end>", "token_ids": [1, 2]}
-        write(tmp_path, "gw0", ("generation", generation("t", generation=made)), ("row", row("n0")))
+        made = {"text": "t", "raw_text": "t<end>", "token_ids": [1, 2], "prompt_text": "p" * 1000}
+        write(tmp_path, "gw0", ("generation", generation("t", generation=made)), ("row", row("n0", scores={"x": 1.0})))
         (found,) = merge_rows(read_records(tmp_path), ["n0"], absent)
         kept = found["generation"]
-        assert (dict(kept)["text"], "raw_text" in dict(kept)) == ("t", False)
+        assert (dict(kept)["text"], found["scores"]) == ("t", {"x": 1.0})
+        assert not {"raw_text", "token_ids", "prompt_text"} & set(dict(kept))
         assert (kept["raw_text"], kept.get("token_ids"), kept.get("logprobs", 3)) == ("t<end>", [1, 2], 3)
         with pytest.raises(KeyError, match="logprobs"):
             kept["logprobs"]
         assert (kept["fallback"], kept["cached"], kept["thinking"]) == (None, False, None)
 
-    def test_a_test_that_never_finished_is_a_missing_row(self, tmp_path: Path) -> None:
-        write(tmp_path, "gw0", ("row", row("n1")))
-        assert merged(tmp_path, "n0", "n1")[0] == absent("n0")
-
-    def test_a_row_of_an_uncollected_test_is_kept_last(self, tmp_path: Path) -> None:
-        write(tmp_path, "gw0", ("row", row("surprise")), ("row", row("n0")))
-        assert [r["nodeid"] for r in merged(tmp_path, "n0")] == ["n0", "surprise"]
-
-    def test_a_row_without_generation_says_none(self, tmp_path: Path) -> None:
-        write(tmp_path, "gw0", ("row", row("n0")))
-        assert (merged(tmp_path, "n0")[0]["generation"], merged(tmp_path, "n0")[0]["prompt_sha256"]) == (None, None)
+    def test_a_row_of_an_uncollected_test_is_kept_last_and_one_that_is_not_there_is_a_missing_row(self, tmp_path: Path) -> None:
+        write(tmp_path, "gw0", ("invention", {"x": 1}), ("row", row("surprise")), ("row", row("n0", future=5)))
+        before, found, surprise = merged(tmp_path, "before", "n0")
+        assert (before, surprise["nodeid"]) == (absent("before"), "surprise")
+        assert (found["generation"], found["prompt_sha256"]) == (None, None)
+        assert found["future"] == 5, "unknown kinds and keys are ignored"
 
     def test_a_row_keeps_what_its_own_worker_had_when_it_judged(self, tmp_path: Path) -> None:
-        write(
-            tmp_path,
-            "gw0",
-            ("generation", generation("judged")),
-            ("row", row("n0")),
-            ("generation", generation("later")),
-            ("row", row("n1")),
-        )
+        judged, later = (("generation", generation(text)) for text in ("judged", "later"))
+        write(tmp_path, "gw0", judged, ("row", row("n0")), later, ("row", row("n1")))
         write(tmp_path, "gw1", ("generation", generation("elsewhere")), ("row", row("n2", worker="gw1")))
         assert [r["generation"]["text"] for r in merged(tmp_path, "n0", "n1", "n2")] == ["judged", "later", "elsewhere"]
 
@@ -94,28 +76,9 @@ class TestMerging:
         assert [g and g["text"] for g in found["generations"]] == ["zero", None, "two"]
         assert found["generation"]["text"] == "zero"
 
-    def test_unknown_kinds_and_keys_are_ignored(self, tmp_path: Path) -> None:
-        write(tmp_path, "gw0", ("invention", {"x": 1}), ("row", row("n0", future=5)))
-        assert merged(tmp_path, "n0")[0]["future"] == 5
-
 
 class TestWhatIsKept:
-    LONG: ClassVar[dict[str, Any]] = {
-        "raw_text": "r" * 1000,
-        "prompt_text": "p" * 1000,
-        "token_ids": list(range(500)),
-        "logprobs": [-0.5] * 500,
-        "images": [{"grid": [1]}],
-    }
-
-    def test_gates_and_aggregates_get_rows_without_the_long_parts(self, tmp_path: Path) -> None:
-        made = {**generation("t")["generation"], "finish_reason": "length", **self.LONG}
-        write(
-            tmp_path, "gw0", ("generation", {**generation("t"), "generation": made}), ("row", row("n0", outcome="pass", scores={"x": 1.0}))
-        )
-        (kept,) = merge_rows(read_records(tmp_path), ["n0"], absent)
-        assert (kept["generation"]["text"], kept["generation"]["finish_reason"], kept["scores"]) == ("t", "length", {"x": 1.0})
-        assert not set(self.LONG) & set(kept["generation"])
+    LONG: ClassVar[dict[str, Any]] = {"token_ids": list(range(500)), "logprobs": [-0.5] * 500, "images": [{"grid": [1]}]}
 
     @pytest.mark.parametrize(
         "text",
@@ -164,23 +127,19 @@ class TestWhatIsKept:
         import tracemalloc
 
         def peak(run_dir: Path, long: dict[str, Any]) -> int:
-            journal = Journal(run_dir, "main")
+            lines: list[tuple[str, dict[str, Any]]] = []
             for number in range(300):
                 one = generation("t", f"c{number}")
-                journal.write("generation", {**one, "generation": {**one["generation"], **long}})
-                journal.write("row", row(f"n{number}", f"c{number}", worker="main"))
-            journal.close()
+                lines.append(("generation", {**one, "generation": {**one["generation"], **long}}))
+                lines.append(("row", row(f"n{number}", f"c{number}", worker="main")))
+            write(run_dir, "main", *lines)
             tracemalloc.start()
-            assert len(merged_only(run_dir)) == 300
+            rows = merge_rows(read_records(run_dir), [], absent)
+            write_samples(run_dir, rows)
             found = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
+            assert len(rows) == 300
             return found
-
-        def merged_only(run_dir: Path) -> list[Row]:
-            records = read_records(run_dir)
-            rows = merge_rows(records, [], absent)
-            write_samples(run_dir, rows)
-            return rows
 
         short, long = peak(tmp_path / "short", {}), peak(tmp_path / "long", {"prompt_text": "p" * 20_000, "token_ids": [7] * 5_000})
         assert long < short + 1_000_000  # all of it would be 6 MB of text alone

@@ -14,10 +14,8 @@ def opened(load_s: float, ended_s: float, how: str = "load") -> dict[str, object
 
 
 def ran(times: WorkerTimes, worker: str, num: int, generation_s: float, ended_s: float, engine: str = "hf:x") -> None:
-    times.start_unit(worker)
-    for _ in range(num):
-        times.add_outcome(worker)
-    times.end_unit(worker, {"engine": engine, "eval": "a", "generation_s": generation_s, "ended_s": ended_s})
+    unit = {"engine": engine, "eval": "a", "generation_s": generation_s, "ended_s": ended_s, "num_outcomes": num}
+    times.end_unit(worker, unit)
 
 
 @pytest.fixture
@@ -51,21 +49,12 @@ def test_durations_are_by_engine_and_eval(times: WorkerTimes) -> None:
     ]
 
 
-def test_a_unit_that_did_not_end_lends_its_outcomes_to_no_other() -> None:
-    times = WorkerTimes()
-    times.add_engine("gw0", opened(1, 1))
-    times.start_unit("gw0")
-    times.add_outcome("gw0")
-    ran(times, "gw0", 2, 5, 20)
-    assert times.durations()[0]["num_outcomes"] == 2
-
-
 def test_lines_of_older_journals_and_of_closing_engines_are_passed_over() -> None:
     times = WorkerTimes()
     times.add_engine("gw0", {"id": "hf:x", "settings": {}})
     times.add_engine("gw0", {"id": "hf:x", "load_s": 3.0})
-    times.start_unit("gw0")
     times.end_unit("gw0", {"engine": "hf:x", "eval": "a", "generation_s": 1.0})
+    times.end_unit("gw0", {"engine": "hf:x", "eval": "a", "generation_s": 1.0, "ended_s": 2.0})
     assert times.entries() == []
     assert times.durations() == []
 
@@ -74,7 +63,6 @@ def test_the_time_before_a_run_was_resumed_is_nobodys() -> None:
     times = WorkerTimes()
     for worker, start in (("gw0", 0), ("resumed-001-gw0", 100_000)):
         times.add_engine(worker, opened(10, start + 10))
-        times.start_unit(worker)
         ran(times, worker, 1, 10, start + 20)
     assert [entry["idle_share"] for entry in times.entries()] == [0.0, 0.0]
 

@@ -45,8 +45,8 @@ class LastSigns(NamedTuple):
     """The engine that it was opening."""
     exit_reason: str | None
     """Why it ended itself."""
-    asked: Mapping[UnitKey, tuple[str, ...]] = MappingProxyType({})
-    """The cases that were being asked, by unit."""
+    in_flight: Mapping[UnitKey, tuple[str, ...]] = MappingProxyType({})
+    """The cases that were being generated, by unit."""
 
 
 def last_signs(journal: Path) -> LastSigns:
@@ -103,10 +103,10 @@ class Crashes:
             doing = f"engine {signs.opening} was opened"
             self._opening_deaths[signs.opening] += 1
             self._how[signs.opening] = how
-        elif signs.asked:
+        elif signs.in_flight:
             doing = self._doing(signs, nodeid if ran and signs.exit_reason is None else None)
             self._test_deaths[nodeid] += ran and signs.exit_reason is None  # suspected, but not blamed until it is certain
-            is_over = self._suspect(signs.asked, f"worker {worker} {how} while {doing}, and another one had before")
+            is_over = self._suspect(signs.in_flight, f"worker {worker} {how} while {doing}, and another one had before")
         elif nodeid in self._begun:
             doing = f"{nodeid} {'ran' if ran else 'was set up'}"
             self._test_deaths[nodeid] += 1
@@ -127,22 +127,22 @@ class Crashes:
 
     def _doing(self, signs: LastSigns, nodeid: str | None) -> str:
         """Return what a worker did when it died: generating, and perhaps running a test."""
-        num_asked = Counter[str]()
-        for unit, case_ids in signs.asked.items():
-            num_asked[unit.path] += len(case_ids)
-        engine, first = next((unit.engine, case_ids[0]) for unit, case_ids in signs.asked.items())
-        is_single = num_asked.total() == 1
-        listed = " and ".join(f"{f'case {first}' if is_single else f'{num} cases'} of {path}" for path, num in num_asked.items())
+        num_cases = Counter[str]()
+        for unit, case_ids in signs.in_flight.items():
+            num_cases[unit.path] += len(case_ids)
+        engine, first = next((unit.engine, case_ids[0]) for unit, case_ids in signs.in_flight.items())
+        is_single = num_cases.total() == 1
+        listed = " and ".join(f"{f'case {first}' if is_single else f'{num} cases'} of {path}" for path, num in num_cases.items())
         beside = f"{nodeid} ran and " if nodeid is not None else ""
         return f"{beside}{listed} {'was' if is_single else 'were'} generated with {engine}"
 
-    def _suspect(self, asked: Mapping[UnitKey, Sequence[str]], problem: str) -> bool:
+    def _suspect(self, in_flight: Mapping[UnitKey, Sequence[str]], problem: str) -> bool:
         """Note which cases were generated at a death; return whether it confirms that one of them caused it.
 
         Suspects run again in a unit that runs alone, so if several units are involved, no case is confirmed.
         """
         is_over = False
-        for unit, case_ids in asked.items():
+        for unit, case_ids in in_flight.items():
             known = self._isolations.get(unit, CrashIsolation())
             self._isolations[unit] = known.after(case_ids, problem)
             is_over |= known.confirms(case_ids)

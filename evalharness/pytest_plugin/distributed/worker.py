@@ -15,8 +15,7 @@ from evalharness.pytest_plugin.distributed.heartbeat import Heartbeat, beat_ever
 from evalharness.pytest_plugin.execution.takeover import read_crashes
 
 if TYPE_CHECKING:
-    from evalharness.pytest_plugin.execution.engine_queue import RunningUnits
-    from evalharness.pytest_plugin.execution.execution import Execution
+    from evalharness.pytest_plugin.execution.execution import Execution, RunningUnits
     from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan
     from evalharness.pytest_plugin.run_context import RunContext
 

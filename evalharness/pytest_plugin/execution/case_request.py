@@ -47,10 +47,10 @@ class Step:
 
 
 Next: TypeAlias = "Step | Request | GenerationFailure"
-"""What a case asks next: a step, its question, or nothing any more."""
+"""What a case's code makes next: a step, its question, or nothing any more."""
 
 
-def asks_in_steps(request: Callable[[Any], Any]) -> bool:
+def has_steps(request: Callable[[Any], Any]) -> bool:
     """Return whether a request function is a generator function: plain, partial, method, decorated or a callable object."""
     return any(map(inspect.isgeneratorfunction, _bare(request)))
 
@@ -82,11 +82,12 @@ class CaseRequest:
         options_of: Callable[[int, int, GenerationOptions], GenerationOptions] = lambda step, position, options: options,
         check: Callable[[Iterable[GenerationOptions]], None] = lambda options: None,
     ) -> None:
-        self._case = case
+        self.case = case
         self._request = request
         self._options_of = options_of
         self._check = check
         self._generator: Generator[Any, Any, Any] | None = None
+        self._arrived: dict[int, Outcome] = {}
         self.steps: list[Step] = []
         """The steps asked so far."""
 
@@ -97,17 +98,27 @@ class CaseRequest:
 
     def begin(self) -> Next:
         """Return the first step, or the question."""
-        if self._case.invalid is not None:
-            return GenerationFailure("invalid", self._case.invalid)
+        if self.case.invalid is not None:
+            return GenerationFailure("invalid", self.case.invalid)
         # One case's broken request must not take the others along; pytest's own outcomes and SystemExit are no Exceptions.
         try:
-            made = self._request(self._case)
+            made = self._request(self.case)
         except BaseException as error:
             return self._raised(error)
         if isinstance(made, Generator):
             self._generator = made
             return self._advance(None)
         return self._question(made, "gave")
+
+    def take(self, position: int, outcome: Outcome) -> list[Outcome] | None:
+        """Take the outcome of one request of the current step; return those of all its requests, in order, once none is missing."""
+        self._arrived[position] = outcome
+        num_requests = len(self.steps[-1].requests)
+        if len(self._arrived) < num_requests:
+            return None
+        outcomes = [self._arrived[place] for place in range(num_requests)]
+        self._arrived.clear()
+        return outcomes
 
     def go_on(self, outcomes: Sequence[Outcome]) -> Next:
         """Return the next step, or the question; `outcomes` are those of the last step's requests, in order."""
@@ -139,9 +150,9 @@ class CaseRequest:
 
     def _step(self, yielded: Any) -> Step | GenerationFailure:
         number = len(self.steps) + 1
-        where = f"request({self._case.id}), step {number}"
+        where = f"request({self.case.id}), step {number}"
         if number > MAX_STEPS:
-            return self._failure("error", f"request({self._case.id}) asked {MAX_STEPS} steps and has no question yet; return one")
+            return self._failure("error", f"request({self.case.id}) asked {MAX_STEPS} steps and has no question yet; return one")
         if not isinstance(yielded, (tuple, list)) or len(yielded) != 2:
             return self._failure("error", f"{where} yielded {reprlib.repr(yielded)}; {_STEP}")
         requests, options = yielded
@@ -167,14 +178,14 @@ class CaseRequest:
         if isinstance(made, _REQUESTS):
             return made
         given = f"{reprlib.repr(made)}{self._after()}"
-        return GenerationFailure("error", f"request({self._case.id}) {did} {given}; it must give {_QUESTION}")
+        return GenerationFailure("error", f"request({self.case.id}) {did} {given}; it must give {_QUESTION}")
 
     def _raised(self, error: BaseException) -> GenerationFailure:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise error  # Ctrl-C while recorded generations are looked at
         if isinstance(error, RequestError):
             return GenerationFailure("invalid", f"{error} (request{self._after()})" if self.steps else str(error), error)
-        where = f"request({self._case.id}){self._after()}"
+        where = f"request({self.case.id}){self._after()}"
         return GenerationFailure("error", f"{where}: {type(error).__name__}: {error} (at {last_frame(error)})")
 
     def _after(self) -> str:

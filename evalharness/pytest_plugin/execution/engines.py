@@ -6,13 +6,11 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError, EvalHarnessError
 from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.thinking import DEFAULT_MARKS
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from evalharness.engine.cache import ResponseCache
     from evalharness.engine.engine import Engine
     from evalharness.pytest_plugin.run_context import RunContext
-    from evalharness.runs.records import CaseRecords
 
 # Facts of an engine that may change its answers; others, such as how long it took to load, differ from start to start.
 _FACTS = ("torch", "transformers", "vllm", "max", "device", "dtype", "attn_implementation", "max_model_len", "template_sha256")
@@ -53,30 +50,6 @@ def cache_identity(spec: EngineSpec, run: RunConfig, engine: Engine) -> dict[str
     }
 
 
-@dataclass(frozen=True)
-class Opening:
-    """How an engine got its checkpoint: a new start, a swap into a running engine, or kept from the last test.
-
-    `swapped_from`: the engine id before; `cold_start_reason`: why there was no swap, where an engine was running.
-    """
-
-    how: Literal["load", "swap", "kept"]
-    seconds: float
-    swapped_from: str | None = None
-    cold_start_reason: str | None = None
-
-    def to_json(self) -> EngineLine:
-        """Return the facts for the journal; an engine that was kept has no load time."""
-        facts: EngineLine = {"how": self.how}
-        if self.how != "kept":
-            facts["load_s"] = self.seconds
-        if self.swapped_from is not None:
-            facts["swapped_from"] = self.swapped_from
-        if self.cold_start_reason is not None:
-            facts["cold_because"] = self.cold_start_reason
-        return facts
-
-
 class EnginePool:
     """Keeps the engine used last open, so that the next checkpoint's weights are swapped into it instead of a new start.
 
@@ -101,15 +74,15 @@ class EnginePool:
 
         return ResponseCache(run.cache_dir, on_notice=self._on_notice)
 
-    def open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
-        """Return an engine with the spec's checkpoint loaded; errors of the backend's start propagate."""
+    def open(self, spec: EngineSpec) -> tuple[Engine, EngineLine]:
+        """Return an engine with the spec's checkpoint loaded, and how it got it; errors of the backend's start propagate."""
         engine, opening = self._open(spec)
         # A server may change its weights unseen, and without a fingerprint nothing tells two scripts of answers apart.
         if self.cache is not None and spec.fingerprint is not None and spec.backend != "openai":
             engine.use_cache(self.cache, cache_identity(spec, self._run, engine))
         return engine, opening
 
-    def _open(self, spec: EngineSpec) -> tuple[Engine, Opening]:
+    def _open(self, spec: EngineSpec) -> tuple[Engine, EngineLine]:
         started = time.monotonic()
         before, self._waiting = self._waiting, None
         cold_start_reason = None
@@ -118,17 +91,18 @@ class EnginePool:
             try:
                 is_changed = engine.weights.were_changed
                 if last.id == spec.id and not is_changed:
-                    return engine, Opening("kept", 0.0)
+                    return engine, {"how": "kept"}
                 cold_start_reason = f"a test changed the weights of {last.id}" if is_changed else self._swap(engine, last, spec)
                 if cold_start_reason is None:
-                    return engine, Opening("swap", time.monotonic() - started, swapped_from=last.id)
+                    return engine, {"how": "swap", "load_s": time.monotonic() - started, "swapped_from": last.id}
             except BaseException:
                 engine.close()
                 raise
             engine.close()
             started = time.monotonic()
         engine = open_engine(spec, self._run, self._on_notice)
-        return engine, Opening("load", time.monotonic() - started, cold_start_reason=cold_start_reason)
+        opening: EngineLine = {"how": "load", "load_s": time.monotonic() - started}
+        return engine, opening if cold_start_reason is None else {**opening, "cold_because": cold_start_reason}
 
     def _swap(self, engine: Engine, last: EngineSpec, spec: EngineSpec) -> str | None:
         """Put the spec's checkpoint into the engine; return why that was not possible, None if it was."""
@@ -201,12 +175,6 @@ def opened_engine(engine: Engine, *, wanted: bool = False) -> Engine | None:
     return deferred.open() if wanted else deferred.opened
 
 
-def asks_anything(cases: Iterable[Case], recorded: Callable[[str], CaseRecords | None], num_samples: int) -> bool:
-    """Return whether any case is not fully recorded: only then is an engine needed."""
-    records = (recorded(case.id) for case in cases if case.invalid is None)
-    return any(record is None or not record.has_all(num_samples) for record in records)
-
-
 class EngineOpening:
     """The engines of one process, at most one of them open."""
 
@@ -250,7 +218,7 @@ class EngineOpening:
             self._pool.give_back(spec, engine)
             raise ConfigError(problem)
         devices = None if context.cards is None else list(context.cards)
-        line: EngineLine = {"id": spec.id, **opening.to_json(), "settings": facts, "ended_s": time.time()}
+        line: EngineLine = {"id": spec.id, **opening, "settings": facts, "ended_s": time.time()}
         context.journal.write("engine", {**line, "worker": context.journal.worker, "devices": devices})
         return engine
 

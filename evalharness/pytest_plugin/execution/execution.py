@@ -1,8 +1,14 @@
-"""Runs the eval tests of one process: opens and closes engines, waits for a case's generations, writes each test's row."""
+"""Runs the eval tests of one process: opens and closes engines, waits for a case's generations, writes each test's row.
+
+While a unit's tests run, the engine generates for the units after it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,19 +17,175 @@ import pytest
 from evalharness.api.errors import BackendError
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.pytest_plugin.distributed.worker import exit_worker_if_engine_failed
-from evalharness.pytest_plugin.execution.engine_queue import RunningUnits
+from evalharness.pytest_plugin.execution.engine_queue import EngineQueue
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
-from evalharness.pytest_plugin.execution.engines import EngineOpening
-from evalharness.pytest_plugin.execution.unit_runner import UnitProgress
-from evalharness.pytest_plugin.execution.units import UnitPlan
+from evalharness.pytest_plugin.execution.engines import EngineOpening, opened_engine
+from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, takeover_of
+from evalharness.pytest_plugin.execution.unit_results import UnitProgress, UnitResults
+from evalharness.pytest_plugin.execution.unit_runner import UnitRunner, UnitWork
+from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan, num_cases_ahead
 from evalharness.pytest_plugin.outcomes import ItemRecord, reference_of
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.run_context import RunContext
-from evalharness.runs.schema import Row, RunFile
+from evalharness.runs.schema import Row, RunFile, UnitLine
 
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
+    from evalharness.pytest_plugin.eval_module import EvalModule
     from evalharness.runs.records import GenerationFacts
+
+
+_LOOK_EVERY_S = 0.05
+
+
+class RunningUnits:
+    """The units that have begun: the current one, whose tests run, then those ahead of it. Used by the main thread only.
+
+    `modules`: the evals by path. `units_ahead` (workers only) returns the units of the worker's queued tests, in order.
+    """
+
+    def __init__(self, context: RunContext, plan: UnitPlan, modules: Mapping[str, EvalModule], progress: UnitProgress) -> None:
+        self._context = context
+        self._plan = plan
+        self._modules = modules
+        self._progress = progress
+        self._queue: EngineQueue | None = None
+        self._begun: deque[UnitRunner] = deque()
+        self._num_begun = 0
+        self._next: UnitWork | None = None
+        """The unit after those that have begun, once `look_ahead` has read it."""
+        self._look_at_s = 0.0
+        self._hanging: dict[str, str] = {}
+        self.units_ahead: Callable[[], Sequence[UnitKey]] | None = None
+
+    @property
+    def is_generating(self) -> bool:
+        """Whether an engine is at work."""
+        return self._queue is not None and self._queue.is_generating
+
+    def engine_failure(self) -> tuple[str, str] | None:
+        """Return the engine of the current unit and why it failed; None if it has not failed."""
+        failure = self._begun[0].results.engine_failure if self._begun else None
+        return None if failure is None else (self._begun[0].unit.engine, failure)
+
+    def hangs(self, engine_id: str) -> bool:
+        """Return whether an engine still generates although it was told to stop."""
+        return engine_id in self._hanging
+
+    def results(self, unit: UnitKey, engine: Engine) -> UnitResults:
+        """Return the results of a unit; the unit begins now if it has not yet. Raises `BackendError` if the engine hangs."""
+        if not self._begun or self._begun[0].unit != unit:
+            if any(runner.unit == unit for runner in self._begun):
+                self._go_on_to(unit, engine)
+            else:  # it runs alone, or tests run in an unexpected order
+                self.stop()
+                if unit.engine in self._hanging:
+                    raise BackendError(self._hanging[unit.engine])
+                work = self._prepare(unit)
+                if work.needs_engine:
+                    opened_engine(engine, wanted=True)  # here, not in the thread that generates: libraries start in the main thread only
+                runner = self._runner(work, engine)
+                self._begun.append(runner)
+                self._queue = EngineQueue(engine, self._progress, runner)  # known to `stop` before it starts: Ctrl-C may come any time
+                self._queue.start()
+            self._look_at_s = 0.0
+            self._next = None
+        self.look_ahead(engine)
+        return self._begun[0].results
+
+    def release(self, unit: UnitKey, case_id: str) -> None:
+        """Release the generations of a unit's case."""
+        for runner in self._begun:  # the first, unless its tests were skipped before they asked for results
+            if runner.unit == unit:
+                runner.results.release(case_id)
+                return
+
+    def look_ahead(self, engine: Engine) -> None:
+        """Begin the next units on the same engine, up to the limit of cases ahead. Cheap to call often."""
+        now = time.monotonic()
+        if now < self._look_at_s:
+            return
+        self._look_at_s = now + _LOOK_EVERY_S
+        if not self._begun or self._begun[0].is_alone or self._begun[0].results.engine_failure is not None:
+            return
+        unit, *ahead = [runner.unit for runner in self._begun]
+        num_ahead = sum(len(runner.work.cases) for runner in self._begun) - len(self._begun[0].work.cases)
+        following = self._units_after(unit)
+        if list(following[: len(ahead)]) != ahead:
+            return  # tests were put in another order meanwhile
+        for after in following[len(ahead) :]:
+            if after.engine != unit.engine or num_ahead >= num_cases_ahead(unit.engine):
+                return
+            if self._next is None or self._next.unit != after:
+                self._next = self._prepare(after)  # kept until it can begin: after a crash or in a resumed run this reads all journals
+            work = self._next
+            if work.takeover.is_alone or (work.needs_engine and opened_engine(engine) is None):
+                return  # the test that needs an engine opens it, so that this test reports a failed start
+            runner = self._runner(work, engine, is_ahead=True)
+            self._begun.append(runner)
+            if self._queue is None or not self._queue.add(runner):
+                self._queue = EngineQueue(engine, self._progress, runner)
+                self._queue.start()
+            num_ahead += len(work.cases)
+
+    def _units_after(self, unit: UnitKey) -> Sequence[UnitKey]:
+        if self.units_ahead is None:
+            return self._plan.units_after(unit)
+        listed = self.units_ahead()
+        return listed[listed.index(unit) + 1 :] if unit in listed else listed
+
+    def _go_on_to(self, unit: UnitKey, engine: Engine) -> None:
+        """Make a unit that was begun ahead the current unit, and end the units before it: their tests have ended or were skipped."""
+        over = list(itertools.takewhile(lambda runner: runner.unit != unit, self._begun))
+        if not all(runner.is_done for runner in over):
+            self._restart(engine, list(self._begun)[len(over) :])  # nothing waits for the rest of those, but the next unit waits
+        for runner in over:
+            runner.close()  # a failed unit still lists its cases as being generated
+            self._begun.popleft()
+
+    def _prepare(self, unit: UnitKey) -> UnitWork:
+        context, module = self._context, self._modules[unit.path]
+        takeover = takeover_of(context.run_dir, unit, module.name, context.session_number) if context.is_worker else None
+        if takeover is None:
+            made = (lambda case_id: None) if context.resumed is None else context.resumed.made(unit.engine, module.name)
+            takeover = Takeover(None, made)
+        return UnitWork(unit, module, self._plan.cases_left(unit, takeover.nodeids), takeover)
+
+    def _runner(self, work: UnitWork, engine: Engine, *, is_ahead: bool = False) -> UnitRunner:
+        journal = self._context.journal
+        self._num_begun += 1
+        path = in_flight_path(journal.path, self._num_begun) if self._context.is_worker else None
+        in_flight = InFlight(path, work.unit, [case.id for case in work.cases])
+        line: UnitLine = {"engine": work.unit.engine, "eval": work.module.name}
+        journal.write("unit_start", {**line, "ahead": True} if is_ahead else line)
+        return UnitRunner(work, engine, journal, self._progress, in_flight)
+
+    def stop(self) -> None:
+        """End the current unit and the units begun ahead; their generations stay in the journal."""
+        runners, queue = list(self._begun), self._queue
+        self._begun.clear()
+        self._queue = None
+        if queue is not None and not queue.stop():
+            self._note_hanging(runners[0].unit)
+        for runner in runners:
+            runner.close()
+
+    def _restart(self, engine: Engine, kept: Sequence[UnitRunner]) -> None:
+        """Stop generating, and continue with the units in `kept`. Raises `BackendError` if the engine does not stop."""
+        assert self._queue is not None
+        unit = self._begun[0].unit
+        if not self._queue.stop(kept):
+            self._queue = None
+            self._note_hanging(unit)
+            self.stop()
+            raise BackendError(self._hanging[unit.engine])
+        self._queue = EngineQueue(engine, self._progress, *kept)
+        self._queue.start()
+
+    def _note_hanging(self, unit: UnitKey) -> None:
+        problem = f"engine {unit.engine} still generates for {unit.path}, though told to stop: it is left open until the process ends"
+        self._hanging[unit.engine] = problem
+        self._context.journal.write("problem", {"problem": problem})
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
     journal/crashes.jsonl   {"kind": "crash", "worker", "engine", "path", "shard", "nodeids", "isolation", "gave_up"}
 
 The next worker of the unit gives its tests the outcomes in the run's journals and generates only the rest. Where one of the cases may
-have killed the worker, they are asked in groups, one group at a time, so that the next death says more.
+have killed the worker, they are generated in groups, one group at a time, so that the next death says more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from evalharness.api.errors import RecordError
 from evalharness.pytest_plugin.execution.units import UnitKey
-from evalharness.runs.journal import Journal, journal_name
+from evalharness.runs.journal import Journal, journal_name, read_journal
 from evalharness.runs.schema import CrashLine
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _WRITER = "crashes"
 _FEW = 16
-"""So many suspects are asked one by one at once; more of them in groups first."""
+"""So many suspects are generated one by one at once; more of them in groups first."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +45,17 @@ class CrashIsolation:
     isolated: tuple[str, ...] = ()
     confirmed: Mapping[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> CrashIsolation:
-        """Return what `asdict` made plain."""
-        return cls(tuple(values["suspects"]), tuple(values["isolated"]), values["confirmed"])
-
-    def confirms(self, asked: Sequence[str]) -> bool:
+    def confirms(self, in_flight: Sequence[str]) -> bool:
         """Return whether a death while these cases were generated confirms which case caused it."""
-        return len(asked) == 1 and asked[0] in (*self.suspects, *self.isolated)
+        return len(in_flight) == 1 and in_flight[0] in (*self.suspects, *self.isolated)
 
-    def after(self, asked: Sequence[str], problem: str) -> CrashIsolation:
+    def after(self, in_flight: Sequence[str], problem: str) -> CrashIsolation:
         """Return the isolation after a death while these cases were generated."""
-        if self.confirms(asked):
-            return replace(self, confirmed={**self.confirmed, asked[0]: problem})
-        if len(asked) <= _FEW or not set(asked).isdisjoint(self.suspects):
-            return replace(self, isolated=tuple(dict.fromkeys((*self.isolated, *asked))))
-        return replace(self, suspects=tuple(dict.fromkeys((*self.suspects, *asked))))
+        if self.confirms(in_flight):
+            return replace(self, confirmed={**self.confirmed, in_flight[0]: problem})
+        if len(in_flight) <= _FEW or not set(in_flight).isdisjoint(self.suspects):
+            return replace(self, isolated=tuple(dict.fromkeys((*self.isolated, *in_flight))))
+        return replace(self, suspects=tuple(dict.fromkeys((*self.suspects, *in_flight))))
 
     def groups(self, case_ids: Sequence[str]) -> list[tuple[str, ...]]:
         """Return the groups in which the cases are generated, one after the other.
@@ -97,7 +92,8 @@ class CrashNote:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CrashNote:
         """Return the note that was written as these values."""
-        isolation = None if values["isolation"] is None else CrashIsolation.from_json(values["isolation"])
+        known = values["isolation"]
+        isolation = known and CrashIsolation(tuple(known["suspects"]), tuple(known["isolated"]), known["confirmed"])
         return cls(**{**values, "nodeids": tuple(values["nodeids"]), "isolation": isolation})
 
 
@@ -127,11 +123,10 @@ def note_crash(run_dir: Path, note: CrashNote, session: int = 0) -> None:
 def read_crashes(run_dir: Path, session: int = 0) -> list[CrashNote]:
     """Return the notes of a run's session so far, in order; a torn last line is left out."""
     try:
-        lines = (run_dir / "journal" / f"{journal_name(_WRITER, session)}.jsonl").read_bytes().split(b"\n")
+        lines = [line.values for line in read_journal(run_dir / "journal" / f"{journal_name(_WRITER, session)}.jsonl")]
     except FileNotFoundError:
         return []
-    noted = (json.loads(line) for line in lines[:-1])
-    return [CrashNote.from_json(values) for values in noted if values.pop("kind") == "crash"]
+    return [CrashNote.from_json(values) for values in lines if values.pop("kind") == "crash"]
 
 
 def takeover_of(run_dir: Path, unit: UnitKey, eval_name: str, session: int = 0) -> Takeover | None:
@@ -159,7 +154,7 @@ class InFlight:
     def __init__(self, path: Path | None, unit: UnitKey, case_ids: Iterable[str] = ()) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._num_asked: Counter[str] = Counter()
+        self._num_running: Counter[str] = Counter()
         self._file = -1
         if path is None:
             return
@@ -185,8 +180,8 @@ class InFlight:
         with self._lock:
             if self._file < 0:
                 return
-            before = self._num_asked[case_id]
-            self._num_asked[case_id] = before + number
+            before = self._num_running[case_id]
+            self._num_running[case_id] = before + number
             if (before > 0) != (before + number > 0):
                 # The byte has its place on the disk already; where it can be written all the same is no matter of life and death.
                 with contextlib.suppress(OSError):
@@ -204,7 +199,7 @@ class InFlight:
 
 def take_in_flight(journal: Path) -> dict[UnitKey, tuple[str, ...]]:
     """Return the cases in flight when the process of a journal died, by unit, and remove the files; a torn file gives none."""
-    asked = {}
+    in_flight = {}
     for path in sorted(journal.parent.glob(f"{glob.escape(journal.stem)}.*.asked")):
         try:
             head, _, states = path.read_bytes().partition(b"\n")
@@ -214,8 +209,8 @@ def take_in_flight(journal: Path) -> dict[UnitKey, tuple[str, ...]]:
         with contextlib.suppress(OSError):
             path.unlink()
         if case_ids := tuple(case_id for case_id, state in zip(case_ids, states, strict=False) if state):
-            asked[UnitKey(*unit)] = case_ids
-    return asked
+            in_flight[UnitKey(*unit)] = case_ids
+    return in_flight
 
 
 def in_flight_path(journal: Path, number: int) -> Path:

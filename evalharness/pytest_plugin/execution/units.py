@@ -16,9 +16,7 @@ import pytest
 
 from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError
-from evalharness.runs.journal import EvalNode, parse_nodeid
-
-__all__ = ["EvalNode", "UnitKey", "UnitPlan", "assign_units", "first_tests", "is_eval_test", "num_cases_ahead", "parse_nodeid"]
+from evalharness.runs.journal import parse_nodeid
 
 _UNITS_PER_WORKER = 3
 _FEW_CASES = 8  # smaller batches leave an engine idle

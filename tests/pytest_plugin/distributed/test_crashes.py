@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from evalharness.backends.fake import FakeBackend
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
-from evalharness.runs.journal import read_journals
-from tests.pytest_plugin.project import HEADER, MARK, MODES, TIMEOUT_S, Project, Run, wait_until
+from evalharness.runs.journal import read_lines
+from tests.pytest_plugin.project import HEADER, MARK, MODES, TIMEOUT_S, Project, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -36,41 +37,26 @@ def test_s(case, generation, score):
 )
 
 
-@pytest.fixture(scope="module")
-def replaced(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return Project(tmp_path_factory.mktemp("replaced")).write(test_a=DYING).run(mode="n2")
-
-
-@pytest.fixture(scope="module")
-def not_replaced(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return Project(tmp_path_factory.mktemp("kept")).write(test_a=DYING).run("--max-worker-restart=0", mode="n2")
-
-
 class TestDyingWorkers:
-    def test_the_culprits_are_error_rows_and_all_others_ran(self, replaced: Run) -> None:
-        assert {row["case_id"] for row in replaced.rows if row["outcome"] == "error"} == {"c03", "c09"}
-        assert replaced.counts == {"pass": 10, "error": 2}
-        assert replaced.exit_code == EXIT_BROKEN
-
-    def test_an_error_row_says_which_worker_crashed_and_keeps_what_the_case_is(self, replaced: Run) -> None:
-        row = replaced.row("c03")
+    def test_the_culprits_are_error_rows_that_say_why_and_all_others_ran_and_are_judged(self, project: Project) -> None:
+        run = project.write(test_a=DYING).run(mode="n2")
+        assert {row["case_id"] for row in run.rows if row["outcome"] == "error"} == {"c03", "c09"}
+        assert run.counts == {"pass": 10, "error": 2}
+        assert run.exit_code == EXIT_BROKEN
+        row = run.row("c03")
         assert re.fullmatch(r"worker gw\d died while test_a.py::test_s\[fake:echo-c03\] ran; it was tried \d times", row["problem"])
         assert (row["tags"], row["eval"], row["test"], row["checkpoint"]) == ({"n": "3"}, "a", "test_s", "echo")
-
-    def test_a_complete_run_is_judged(self, replaced: Run) -> None:
-        gate = replaced.gate("x >= 1")
+        gate = run.gate("x >= 1")
         assert (gate["passed"], gate["n"]) == (True, 10)
 
-    def test_without_restarts_the_rest_was_not_run(self, not_replaced: Run) -> None:
-        assert len(not_replaced.rows) == 12
-        assert not_replaced.counts["error"] in (1, 2)
-        assert not_replaced.counts.get("skip", 0) >= 1
-        assert not_replaced.exit_code in (EXIT_BROKEN, 2)
-        assert {row["problem"] for row in not_replaced.rows if row["outcome"] == "skip"} == {"not run: the session ended before it"}
-
-    def test_without_restarts_no_gate_passes(self, not_replaced: Run) -> None:
-        assert not not_replaced.gate("x >= 1")["passed"]
-        assert "cases were not run (the session ended before them)" in not_replaced.gate("x >= 1")["reason"]
+    def test_without_restarts_the_rest_was_not_run_and_no_gate_passes(self, project: Project) -> None:
+        run = project.write(test_a=DYING).run("--max-worker-restart=0", mode="n2")
+        assert len(run.rows) == 12
+        assert run.counts["error"] in (1, 2)
+        assert run.exit_code in (EXIT_BROKEN, 2)
+        assert {row["problem"] for row in run.rows if row["outcome"] == "skip"} == {"not run: the session ended before it"}
+        assert not run.gate("x >= 1")["passed"]
+        assert "cases were not run (the session ended before them)" in run.gate("x >= 1")["reason"]
 
     def test_a_module_that_kills_its_worker_ends_the_run(self, project: Project) -> None:
         kill = "if os.environ.get('PYTEST_XDIST_WORKER'): os._exit(3)\n"
@@ -157,7 +143,7 @@ class TestCtrlC:
                 time.sleep(0.1)
             run = project.wait(process)
         assert run.exit_code != 0
-        assert [line for line in read_journals(run.run_dir) if line["kind"] == "row"]
+        assert [line for line in read_lines(run.run_dir) if line.values["kind"] == "row"]
 
     def test_the_controller_alone_takes_its_workers_along(self, project: Project) -> None:
         with started(project, "n2") as process:
@@ -197,7 +183,7 @@ class TestDisk:
         run = project.run("--model", project.script({"text": "z" * 300}), "--report-dir", str(small_disk), "--run-id", "r", mode=mode)
         assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
         assert re.search("no report: .* cannot be written: No space left on device", run.output)
-        assert sum(line["kind"] == "row" for line in read_journals(small_disk / "r")) == 40
+        assert sum(line.values["kind"] == "row" for line in read_lines(small_disk / "r")) == 40
 
     @pytest.mark.parametrize("mode", MODES[::2])
     def test_a_report_folder_that_cannot_be_made_is_a_usage_error(self, project: Project, mode: str) -> None:
@@ -218,38 +204,29 @@ class TestDisk:
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
         assert "ERROR: run 'mine' exists already in " in run.output
         assert ((before.run_dir / "run.json").read_bytes(), (before.run_dir / "samples.jsonl").read_bytes()) == content
-        assert len([line for line in read_journals(before.run_dir) if line["kind"] == "eval"]) == 1
+        assert len([line for line in read_lines(before.run_dir) if line.values["kind"] == "eval"]) == 1
 
     def test_reports_that_cannot_be_written_are_said_and_the_rows_stay(self, project: Project) -> None:
-        project.write(
-            test_a=MARK
-            + """
+        test = """
 def test_s(case, generation, pytestconfig):
     from evalharness.pytest_plugin.session import STATE
     (pytestconfig.stash[STATE].context.run_dir / "report.md").mkdir(exist_ok=True)
 """
-        )
-        run = project.run_inline()
+        run = project.write(test_a=MARK + test).run_inline()
         assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
         assert re.search(r"no report: .*report\.md", run.output)
         assert len(run.rows) == 4
 
 
-class TestProblemsOfTheReport:
-    def test_what_went_wrong_cannot_steer_the_terminal(self, project: Project) -> None:
-        conftest = """
-from evalharness.pytest_plugin import finish
+def test_what_went_wrong_with_the_report_cannot_steer_the_terminal(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_records(run_dir: Path) -> None:
+        raise ValueError("\x1b[2J\nforged line")
 
-def read_records(run_dir):
-    raise ValueError("\\x1b[2J\\nforged line")
-
-finish.read_records = read_records
-"""
-        project.write(conftest=conftest, test_a=MARK + "def test_s(case, generation): pass\n")
-        run = project.run(apart=True)
-        assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
-        assert "no report: ValueError: \\x1b[2J\\nforged line; the results are safe in " in run.output
-        assert "\x1b" not in run.output
+    monkeypatch.setattr("evalharness.pytest_plugin.finish.read_records", read_records)
+    run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline()
+    assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
+    assert "no report: ValueError: \\x1b[2J\\nforged line; the results are safe in " in run.output
+    assert "\x1b" not in run.output
 
 
 class TestEnginesThatCannotOpen:
@@ -268,17 +245,12 @@ class TestEnginesThatCannotOpen:
         assert "fixtures.py" not in run.output
         assert not run.gate("x >= 1")["passed"]
 
-    def test_an_unexpected_exception_costs_one_traceback_not_one_per_case(self, project: Project) -> None:
-        conftest = """
-from evalharness.backends.fake import FakeBackend
+    def test_an_unexpected_exception_costs_one_traceback_not_one_per_case(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        def broken(self: FakeBackend, config: object, preprocess: object) -> None:
+            raise RuntimeError("CUDA is gone")
 
-def broken(self, config, preprocess):
-    raise RuntimeError("CUDA is gone")
-
-FakeBackend.__init__ = broken
-"""
-        project.write(conftest=conftest, test_a=MARK.replace("range(4)", "range(100)") + "def test_s(case, generation): pass\n")
-        run = project.run(apart=True)
+        monkeypatch.setattr(FakeBackend, "__init__", broken)
+        run = project.write(test_a=MARK.replace("range(4)", "range(100)") + "def test_s(case, generation): pass\n").run_inline()
         assert run.counts == {"error": 100}
         assert {row["problem"] for row in run.rows} == {"setup: engine fake:echo cannot be opened: RuntimeError: CUDA is gone"}
         assert run.output.count('raise RuntimeError("CUDA is gone")') == 1

@@ -11,6 +11,8 @@ from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, U
 from evalharness.pytest_plugin.execution.units import UnitKey, assign_units, num_cases_ahead
 
 ENGINES = ["hf:x", "hf:y"]
+CONFIG = SimpleNamespace(getvalue=lambda name: ["2*popen"], getoption=lambda name: None)
+"""Of a session with two workers."""
 
 
 class Worker:
@@ -37,15 +39,27 @@ def assign(nodeids: Any) -> dict[str, UnitKey]:
     return assign_units(nodeids, ENGINES, 2)
 
 
-def started(collection: list[str], num_workers: int = 2) -> tuple[UnitScheduler, list[Worker]]:
-    scheduler = UnitScheduler(num_workers, assign)
+def started(collection: list[str], num_workers: int = 2, **more: Any) -> tuple[UnitScheduler, list[Worker]]:
+    scheduler = UnitScheduler(num_workers, assign, **more)
     workers = [Worker(f"gw{n}") for n in range(num_workers)]
     for worker in workers:
-        scheduler.add_node(worker)
-        scheduler.add_node_collection(worker, collection)
+        joins(scheduler, worker, collection)
     assert scheduler.collection_is_completed
     scheduler.schedule()
     return scheduler, workers
+
+
+def joins(scheduler: UnitScheduler, worker: Worker, collection: list[str]) -> Worker:
+    scheduler.add_node(worker)
+    scheduler.add_node_collection(worker, collection)
+    return worker
+
+
+def replaced(scheduler: UnitScheduler, collection: list[str]) -> Worker:
+    """Return a worker that was added after another one died, and has its units."""
+    third = joins(scheduler, Worker("gw2"), collection)
+    scheduler.schedule()
+    return third
 
 
 def run(scheduler: UnitScheduler, *workers: Worker, turns: int = 100_000) -> None:
@@ -97,11 +111,8 @@ def test_a_worker_goes_on_with_the_kind_of_engine_that_it_has_loaded() -> None:
     engines = ["hf:x", "hf:y", "vllm:x", "vllm:y"]
     collection = [nodeid for engine in engines for nodeid in evals(10, engine)]
     scheduler = UnitScheduler(2, lambda nodeids: assign_units(nodeids, engines, 2))
-    first, second = Worker("gw0"), Worker("gw1")
-    for worker in (first, second):
-        scheduler.add_node(worker)
-        scheduler.add_node_collection(worker, collection)
-    scheduler._loaded[first], scheduler._loaded[second] = "hf:before", "vllm:before"
+    first, second = (joins(scheduler, Worker(name), collection) for name in ("gw0", "gw1"))
+    scheduler._workers[first].engine, scheduler._workers[second].engine = "hf:before", "vllm:before"
     scheduler.schedule()
     run(scheduler, first, second)
     assert {collection[index].partition("[")[2].partition(":")[0] for index in first.ran} == {"hf"}
@@ -150,10 +161,7 @@ def test_a_crash_of_the_only_busy_worker_after_the_others_ended_leaves_work_for_
     assert first.shutting_down or not first.can_run()
     culprit = second.queue[0]
     scheduler.remove_node(second)
-    third = Worker("gw2")
-    scheduler.add_node(third)
-    scheduler.add_node_collection(third, collection)
-    scheduler.schedule()
+    third = replaced(scheduler, collection)
     run(scheduler, first, third)
     assert sorted(first.ran + third.ran + [culprit]) == list(range(16))
 
@@ -176,28 +184,23 @@ def test_a_worker_that_dies_as_it_is_sent_a_unit_leaves_it_to_the_others() -> No
     assert sorted(first.ran + second.ran + [culprit]) == list(range(400))
 
 
-def test_a_worker_that_ended_is_removed_without_a_culprit() -> None:
-    scheduler, (first, second) = started(evals(4))
-    run(scheduler, first, second)
-    assert scheduler.remove_node(first) is None
-    assert scheduler.nodes == [second]
-
-
-def test_the_tests_of_an_interrupted_worker_go_to_nobody() -> None:
+def test_a_worker_that_ended_or_was_interrupted_is_removed_without_a_culprit() -> None:
     scheduler, (first, second) = started(evals(40))
     run(scheduler, first, second, turns=3)
     queued = list(second.queue)
     first.workeroutput = {"exitstatus": 2}  # type: ignore[attr-defined]
     assert scheduler.remove_node(first) is None
-    assert second.queue == queued
+    assert second.queue == queued, "its tests go to nobody"
+    run(scheduler, second)
+    assert scheduler.remove_node(second) is None
+    assert scheduler.nodes == []
 
 
 def test_a_worker_that_collected_something_else_ends_the_run() -> None:
     scheduler = UnitScheduler(2, assign)
-    first, second = Worker("gw0"), Worker("gw1")
-    scheduler.add_node(first)
+    joins(scheduler, Worker("gw0"), evals(4))
+    second = Worker("gw1")
     scheduler.add_node(second)
-    scheduler.add_node_collection(first, evals(4))
     with pytest.raises(RuntimeError, match="worker gw1 collected 3 tests, others 4: cases or checkpoints changed meanwhile"):
         scheduler.add_node_collection(second, evals(3))
 
@@ -208,29 +211,21 @@ def test_a_test_put_back_runs_again() -> None:
     crashed = scheduler.remove_node(first)
     assert crashed is not None
     scheduler.mark_test_pending(crashed)
-    third = Worker("gw2")
-    scheduler.add_node(third)
-    scheduler.add_node_collection(third, collection)
-    scheduler.schedule()
+    third = replaced(scheduler, collection)
     run(scheduler, second, third)
     assert sorted(second.ran + third.ran) == [0, 1, 2, 3]
 
 
-class TestDeferred:
-    def test_before_the_choice_it_only_keeps_workers(self) -> None:
-        scheduler = DeferredScheduler(None, None, assign, lambda: UnitScheduler(2, assign))
-        worker = Worker("gw0")
-        scheduler.add_node(worker)
-        assert scheduler.nodes == [worker]
-        assert not scheduler.collection_is_completed
-        assert not scheduler.tests_finished
-        assert not scheduler.has_pending
-        assert scheduler.remove_node(worker) is None
-        assert scheduler.nodes == []
-
-    def test_a_worker_that_died_before_it_was_ready_is_unknown(self) -> None:
-        with pytest.raises(KeyError):
-            DeferredScheduler(None, None, assign, lambda: UnitScheduler(2, assign)).remove_node(Worker("gw0"))
+def test_before_the_choice_it_only_keeps_workers() -> None:
+    scheduler = DeferredScheduler(CONFIG, None, assign, lambda: UnitScheduler(2, assign))
+    worker = Worker("gw0")
+    scheduler.add_node(worker)
+    assert scheduler.nodes == [worker]
+    assert (scheduler.collection_is_completed, scheduler.tests_finished, scheduler.has_pending) == (False, False, False)
+    assert scheduler.remove_node(worker) is None
+    assert scheduler.nodes == []
+    with pytest.raises(KeyError):  # as xdist expects it of one that died before it was ready
+        scheduler.remove_node(worker)
 
 
 def cases_of(worker: Worker) -> int:
@@ -285,19 +280,11 @@ def test_a_unit_that_is_taken_over_has_the_worker_to_itself() -> None:
             raise AssertionError
 
     collection = evals(3000)
-    scheduler = UnitScheduler(2, assign, judge=Judge())
-    first, second = Worker("gw0"), Worker("gw1")
-    for worker in (first, second):
-        scheduler.add_node(worker)
-        scheduler.add_node_collection(worker, collection)
-    scheduler.schedule()
+    scheduler, (first, second) = started(collection, judge=Judge())
     left = set(first.queue)
     scheduler.remove_node(first)
     units = assign(collection)
-    third = Worker("gw2")
-    scheduler.add_node(third)
-    scheduler.add_node_collection(third, collection)
-    scheduler.schedule()
+    third = replaced(scheduler, collection)
     while third.can_run() or second.can_run():
         for worker in (second, third):
             if worker.can_run():

@@ -86,20 +86,14 @@ def test_what_is_sent_to_the_controller_is_a_report_that_it_passes_over() -> Non
     assert (report.outcome, report.longrepr) == ("skipped", None)
 
 
-def test_the_controller_says_why_it_ends_a_session() -> None:
+def test_the_controller_says_why_it_ends_a_session_and_knows_a_workers_process() -> None:
+    from execnet.gateway import Gateway
     from xdist.dsession import DSession
 
     assert "self.shouldstop" in inspect.getsource(DSession), lacks("dsession.DSession.shouldstop")
-
-    def config(reason: object) -> Any:
-        return SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda name: SimpleNamespace(shouldstop=reason)))
-
-    assert internals.stop_reason(config("stopping after 1 failures")) == "stopping after 1 failures"
-    assert internals.stop_reason(config(False)) is None
-
-
-def test_the_process_of_a_worker_is_known() -> None:
-    execnet = pytest.importorskip("execnet")
-    assert hasattr(execnet.gateway.Gateway, "_rinfo"), f"execnet {execnet.__version__} has no gateway.Gateway._rinfo"
-    node = SimpleNamespace(gateway=SimpleNamespace(_rinfo=lambda: SimpleNamespace(pid=7)))
-    assert internals.process_id(node) == 7
+    for reason, expected in (("stopping after 1 failures", "stopping after 1 failures"), (False, None)):
+        session = SimpleNamespace(shouldstop=reason)
+        config: Any = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda name, session=session: session))
+        assert internals.stop_reason(config) == expected
+    assert hasattr(Gateway, "_rinfo"), lacks("gateway that names its process (execnet's Gateway._rinfo)")
+    assert internals.process_id(SimpleNamespace(gateway=SimpleNamespace(_rinfo=lambda: SimpleNamespace(pid=7)))) == 7

@@ -11,7 +11,7 @@ import pytest
 from evalharness import Case, GenerationOptions, GenerationResult, TextGenerationRequest
 from evalharness.api.errors import RequestError, UnsupportedOption
 from evalharness.api.requests import GenerationFailure
-from evalharness.pytest_plugin.execution.case_request import MAX_STEPS, CaseRequest, Step, asks_in_steps, is_async
+from evalharness.pytest_plugin.execution.case_request import MAX_STEPS, CaseRequest, Step, has_steps, is_async
 
 CASE = Case(id="c")
 GREEDY = GenerationOptions(max_new_tokens=7)
@@ -59,38 +59,29 @@ async def asynchronous_steps(case: Case) -> Any:
     yield [chat("a")], GREEDY
 
 
-@pytest.mark.parametrize(
-    "request_function",
-    [
-        pytest.param(two_steps, id="function"),
-        pytest.param(functools.partial(two_steps), id="partial"),
-        pytest.param(functools.partial(functools.partial(two_steps)), id="partial-of-partial"),
-        pytest.param(Asker().method, id="method"),
-        pytest.param(functools.partial(Asker().method), id="partial-method"),
-        pytest.param(Asker.static, id="static-method"),
-        pytest.param(Asker(), id="object"),
-        pytest.param(functools.partial(Asker()), id="partial-of-object"),
-        pytest.param(decorated(two_steps), id="decorated"),
-        pytest.param(lambda case: (yield), id="lambda"),
-    ],
-)
-def test_a_generator_function_is_known_in_every_guise(request_function: Callable[..., Any]) -> None:
-    assert asks_in_steps(request_function)
-    assert not is_async(request_function)
+STEPPED = {
+    "function": two_steps,
+    "partial": functools.partial(two_steps),
+    "partial-of-partial": functools.partial(functools.partial(two_steps)),
+    "method": Asker().method,
+    "partial-method": functools.partial(Asker().method),
+    "static-method": Asker.static,
+    "object": Asker(),
+    "partial-of-object": functools.partial(Asker()),
+    "decorated": decorated(two_steps),
+    "lambda": lambda case: (yield),
+}
+PLAIN = {"function": chat, "lambda": lambda case: chat("a"), "partial": functools.partial(chat), "class": Case, "builtin": len}
+ASYNC = {"function": coroutine, "generator": asynchronous_steps, "partial": functools.partial(coroutine)}
+GUISES = {
+    f"{kind}-{name}": guise for kind, all_of in (("steps", STEPPED), ("no", PLAIN), ("async", ASYNC)) for name, guise in all_of.items()
+}
 
 
-@pytest.mark.parametrize(
-    "request_function",
-    [chat, lambda case: chat("a"), functools.partial(chat), Case, len, Asker.static.__class__],
-    ids=["function", "lambda", "partial", "class", "builtin", "slot"],
-)
-def test_any_other_function_asks_in_no_steps(request_function: Callable[..., Any]) -> None:
-    assert not asks_in_steps(request_function)
-
-
-@pytest.mark.parametrize("request_function", [coroutine, asynchronous_steps, functools.partial(coroutine)])
-def test_asynchronous_functions_are_known(request_function: Callable[..., Any]) -> None:
-    assert is_async(request_function)
+@pytest.mark.parametrize(("kind", "request_function"), [(name.partition("-")[0], guise) for name, guise in GUISES.items()], ids=GUISES)
+def test_generator_and_async_functions_are_known_in_every_guise(kind: str, request_function: Any) -> None:
+    assert has_steps(request_function) is (kind == "steps")
+    assert is_async(request_function) is (kind == "async")
 
 
 class TestSteps:
@@ -101,28 +92,30 @@ class TestSteps:
         assert request.go_on([result("z")]) == chat("z")
         assert request.in_steps
 
-    def test_a_plain_request_is_the_question(self) -> None:
+    def test_a_plain_request_is_the_question_unless_the_case_is_invalid(self) -> None:
         request = CaseRequest(CASE, lambda case: chat(case.id))
         assert (request.begin(), request.in_steps, request.steps) == (chat("c"), False, [])
-
-    def test_each_request_of_a_step_may_have_options_of_its_own(self) -> None:
-        def ask(case: Case) -> Iterator[Any]:
-            yield [chat("a"), chat("b")], [GREEDY, GenerationOptions(max_new_tokens=9)]
-
-        step = CaseRequest(CASE, ask).begin()
-        assert isinstance(step, Step)
-        assert [options.max_new_tokens for options in step.options] == [7, 9]
+        assert CaseRequest(Case(id="c", invalid="no image"), two_steps).begin() == GenerationFailure("invalid", "no image")
 
     def test_options_are_checked_and_seeded_before_they_are_used(self) -> None:
         def seeded(step: int, position: int, options: GenerationOptions) -> GenerationOptions:
-            return GenerationOptions(temperature=1.0, seed=10 * step + position)
+            return GenerationOptions(temperature=1.0, seed=10 * step + position, max_new_tokens=options.max_new_tokens)
 
-        request = CaseRequest(CASE, two_steps, seeded)
+        def check(options: object) -> None:
+            raise UnsupportedOption("num_beams is not honoured")
+
+        def ask(case: Case) -> Iterator[Any]:
+            yield [chat("a"), chat("b")], [GREEDY, GenerationOptions(max_new_tokens=9)]
+            yield [chat("c")], GREEDY
+
+        request = CaseRequest(CASE, ask, seeded)
         first = request.begin()
         second = request.go_on([result("x"), result("y")])
         assert isinstance(first, Step)
         assert isinstance(second, Step)
-        assert [options.seed for options in (*first.options, *second.options)] == [0, 1, 10]
+        assert [(options.seed, options.max_new_tokens) for options in (*first.options, *second.options)] == [(0, 7), (1, 9), (10, 7)]
+        failure = CaseRequest(CASE, two_steps, check=check).begin()
+        assert failure == GenerationFailure("error", "step 1: num_beams is not honoured")
 
     def test_a_failed_request_names_its_step_and_ends_the_generator(self) -> None:
         closed = []
@@ -223,13 +216,6 @@ class TestWhatGoesWrong:
         assert isinstance(failure, GenerationFailure)
         assert failure.problem.startswith("step 1: out of memory; closing the request failed too: RuntimeError: stuck (at failing_at_close")
 
-    def test_options_that_the_engine_refuses_name_the_step(self) -> None:
-        def check(options: object) -> None:
-            raise UnsupportedOption("num_beams is not honoured")
-
-        failure = CaseRequest(CASE, two_steps, check=check).begin()
-        assert failure == GenerationFailure("error", "step 1: num_beams is not honoured")
-
     def test_steps_without_end_are_ended(self) -> None:
         def ask(case: Case) -> Iterator[Any]:
             while True:
@@ -241,6 +227,3 @@ class TestWhatGoesWrong:
             asked = request.go_on([result("x")])
         assert isinstance(asked, Step)
         assert request.go_on([result("x")]) == GenerationFailure("error", "request(c) asked 1000 steps and has no question yet; return one")
-
-    def test_an_invalid_case_is_not_asked(self) -> None:
-        assert CaseRequest(Case(id="c", invalid="no image"), two_steps).begin() == GenerationFailure("invalid", "no image")

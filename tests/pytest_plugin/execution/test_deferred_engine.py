@@ -10,7 +10,8 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import BackendError
 from evalharness.backends.fake import FakeBackend
 from evalharness.engine.engine import Engine
-from evalharness.pytest_plugin.execution.engines import DeferredEngine, asks_anything, opened_engine
+from evalharness.pytest_plugin.execution.engines import DeferredEngine, opened_engine
+from evalharness.pytest_plugin.execution.unit_runner import needs_engine
 from evalharness.runs.records import CaseRecords, Failed
 
 
@@ -18,21 +19,16 @@ def engine() -> Engine:
     return Engine(FakeBackend.from_answers(["x"]))
 
 
-def test_it_is_loaded_once_when_anything_is_asked_of_it() -> None:
+def test_it_is_loaded_once_when_anything_is_asked_of_it_and_not_to_be_looked_at() -> None:
     loads = []
     deferred = DeferredEngine("fake", lambda: loads.append(1) or engine())  # type: ignore[func-returns-value]
+    assert not hasattr(deferred, "_anything")
+    copy.copy(deferred)
+    repr(deferred)
     assert (deferred.name, deferred.opened, loads) == ("fake", None, [])
     assert deferred.describe()["backend"] == "fake"
     assert deferred.tokenizer is deferred.open().tokenizer
     assert len(loads) == 1
-
-
-def test_looking_at_it_loads_nothing() -> None:
-    deferred = DeferredEngine("fake", engine)
-    assert not hasattr(deferred, "_anything")
-    copy.copy(deferred)
-    repr(deferred)
-    assert deferred.opened is None
 
 
 def test_what_cannot_be_loaded_fails_alike_each_time() -> None:
@@ -67,8 +63,4 @@ def test_a_case_is_asked_unless_every_sample_is_there(samples: tuple[int, ...], 
     found = CaseRecords()
     for sample in samples:
         found.add(sample, Failed("error", "x"))
-    assert asks_anything([Case(id="c")], {"c": found}.get, num_samples) is asks
-
-
-def test_a_case_that_is_invalid_is_never_asked() -> None:
-    assert not asks_anything([Case(id="c", invalid="no photo")], lambda case_id: None, 1)
+    assert needs_engine([Case(id="c"), Case(id="d", invalid="no photo")], {"c": found}.get, num_samples) is asks

@@ -23,15 +23,17 @@ from evalharness.backends.base import BackendOutput, Prompt
 from evalharness.backends.fake import FakeBackend
 from evalharness.engine.engine import Engine
 from evalharness.pytest_plugin.eval_module import EvalModule
-from evalharness.pytest_plugin.execution import engine_queue, unit_runner
+from evalharness.pytest_plugin.execution import engine_queue, unit_results
 from evalharness.pytest_plugin.execution.engine_queue import EngineQueue
 from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, take_in_flight
-from evalharness.pytest_plugin.execution.unit_runner import UnitProgress, UnitRunner
+from evalharness.pytest_plugin.execution.unit_results import UnitProgress
+from evalharness.pytest_plugin.execution.unit_runner import UnitRunner, UnitWork
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.runs.journal import Journal
 
 CAPACITY = 2
 PATIENCE_S = 120
+NOTHING_RECORDED = Takeover(None, lambda case_id: None)
 ALONE = Takeover(frozenset({"t"}), lambda case_id: None)
 
 
@@ -92,9 +94,9 @@ class Bench:
         cases = [Case(id=f"{name}{number}") for number in range(3)]
         variants = more.pop("variants", (GenerationOptions(),))
         module = EvalModule(name, f"test_{name}.py", cases, request, variants, 1, **more)
-        in_flight = InFlight(None, UnitKey("fake:x", module.path, 0))
-        takeover = takeover or Takeover(None, lambda case_id: None)
-        return UnitRunner("fake:x", self.engine, module, cases, self.journal, self.progress, takeover, in_flight)
+        unit = UnitKey("fake:x", module.path, 0)
+        work = UnitWork(unit, module, cases, takeover or NOTHING_RECORDED)
+        return UnitRunner(work, self.engine, self.journal, self.progress, InFlight(None, unit))
 
     def feed(self, *runners: UnitRunner) -> EngineQueue:
         feed = EngineQueue(self.engine, self.progress, *runners)
@@ -105,11 +107,21 @@ class Bench:
         lines = map(json.loads, self.journal.path.read_bytes().splitlines())
         return [line for line in lines if line["kind"] == kind]
 
-    def until_stopped(self) -> None:
-        """Hold the engine up until it is told to stop."""
-        until = time.monotonic() + PATIENCE_S
-        while not self.backend.is_stopped() and time.monotonic() < until:
-            time.sleep(0.01)
+    def stopped_at(self, case: str, *runners: UnitRunner) -> EngineQueue:
+        """Return a queue whose engine is at a case, until it is told to stop; once it is, the engine holds nothing up again."""
+        at_case = threading.Event()
+
+        def gate(text: str) -> None:
+            if text == case and not at_case.is_set():
+                at_case.set()
+                until = time.monotonic() + PATIENCE_S
+                while not self.backend.is_stopped() and time.monotonic() < until:
+                    time.sleep(0.01)
+
+        self.backend.gate = gate
+        feed = self.feed(*runners)
+        assert at_case.wait(PATIENCE_S)
+        return feed
 
     def generated(self) -> Counter[str]:
         return Counter(line["case_id"] for line in self.lines("generation"))
@@ -129,6 +141,17 @@ def told(runner: UnitRunner, name: str) -> list[str]:
     """Return the texts of a unit's cases, or what was the matter with them."""
     each = [outcome(runner, f"{name}{number}") for number in range(3)]
     return [one.text if isinstance(one, GenerationResult) else one.problem for one in each]
+
+
+def raising(error: Exception) -> Callable[[str], None]:
+    """Return a gate that raises an error at a2, once."""
+    left = [error]
+
+    def gate(text: str) -> None:
+        if text == "a2" and left:
+            raise left.pop()
+
+    return gate
 
 
 def ended(feed: EngineQueue) -> None:
@@ -166,17 +189,11 @@ def test_a_unit_that_comes_while_others_run_is_taken_up(bench: Bench) -> None:
 def test_a_unit_that_comes_as_a_call_ends_is_asked_in_the_next_one(bench: Bench) -> None:
     """The call has looked for more and found nothing; the thread has not ended yet."""
     first, second = bench.unit("a"), bench.unit("b")
-    feeds: list[EngineQueue] = []
+    feed = EngineQueue(bench.engine, bench.progress, first)
     taken: list[bool] = []
-
-    def add_once() -> None:
-        if not taken:
-            taken.append(feeds[0].add(second))
-
-    bench.backend.at_end = add_once
-    feeds.append(EngineQueue(bench.engine, bench.progress, first))
-    feeds[0].start()
-    ended(feeds[0])
+    bench.backend.at_end = lambda: taken or taken.append(feed.add(second))  # type: ignore[func-returns-value]
+    feed.start()
+    ended(feed)
     assert taken == [True]
     assert told(second, "b") == ["b0", "b1", "b2"]
     assert bench.backend.events.count("call") == 2
@@ -194,8 +211,8 @@ def test_a_unit_is_not_done_while_its_last_case_works_out_what_to_ask_next(bench
 
     in_flight = InFlight(in_flight_path(bench.journal.path, 1), UnitKey("fake:x", "test_a.py", 0), ["a0"])
     module = EvalModule("a", "test_a.py", [Case(id="a0")], request, (GenerationOptions(),), 1)
-    takeover = Takeover(None, lambda case_id: None)
-    runner = UnitRunner("fake:x", bench.engine, module, module.cases, bench.journal, bench.progress, takeover, in_flight)
+    work = UnitWork(UnitKey("fake:x", module.path, 0), module, module.cases, NOTHING_RECORDED)
+    runner = UnitRunner(work, bench.engine, bench.journal, bench.progress, in_flight)
     feed = bench.feed(runner)
     assert in_step.wait(PATIENCE_S)
     is_done = runner.is_done
@@ -265,14 +282,7 @@ def test_a_unit_whose_options_are_refused_is_the_only_one_without_answers(bench:
 
 
 def test_an_engine_that_breaks_takes_those_along_that_it_was_at_and_no_others(bench: Bench) -> None:
-    broke: list[str] = []
-
-    def gate(text: str) -> None:
-        if text == "a2" and not broke:
-            broke.append(text)
-            raise BackendError("no device")
-
-    bench.backend.gate = gate
+    bench.backend.gate = raising(BackendError("no device"))
     first, second, third = bench.unit("a"), bench.unit("b"), bench.unit("c", takeover=ALONE)
     ended(bench.feed(first, second, third))
     assert told(first, "a") == ["a0", "a1", "no device"]
@@ -282,11 +292,7 @@ def test_an_engine_that_breaks_takes_those_along_that_it_was_at_and_no_others(be
 
 
 def test_a_fault_of_a_backends_own_is_told_to_whoever_waits_with_its_place(bench: Bench) -> None:
-    def gate(text: str) -> None:
-        if text == "a2":
-            raise ZeroDivisionError("no row")
-
-    bench.backend.gate = gate
+    bench.backend.gate = raising(ZeroDivisionError("no row"))
     first, second, third = bench.unit("a"), bench.unit("b"), bench.unit("c", takeover=ALONE)
     ended(bench.feed(first, second, third))
     said = [re.sub(r"line \d+", "line N", text) for text in told(first, "a") + told(second, "b")]
@@ -297,16 +303,7 @@ def test_a_fault_of_a_backends_own_is_told_to_whoever_waits_with_its_place(bench
 
 def test_units_that_are_kept_go_on_in_another_feed_where_they_were(bench: Bench) -> None:
     first, second, third = bench.unit("a"), bench.unit("b"), bench.unit("c")
-    at_b1 = threading.Event()
-
-    def gate(text: str) -> None:
-        if text == "b1" and not at_b1.is_set():
-            at_b1.set()
-            bench.until_stopped()
-
-    bench.backend.gate = gate
-    feed = bench.feed(first, second, third)
-    assert at_b1.wait(PATIENCE_S)
+    feed = bench.stopped_at("b1", first, second, third)
     assert feed.stop(keep=[second, third])
     assert bench.generated() == Counter(["a0", "a1", "a2", "b0"])
     ended(bench.feed(second, third))
@@ -315,17 +312,8 @@ def test_units_that_are_kept_go_on_in_another_feed_where_they_were(bench: Bench)
 
 
 def test_what_was_stopped_says_so_to_whoever_waits(bench: Bench) -> None:
-    at_a1 = threading.Event()
-
-    def gate(text: str) -> None:
-        if text == "a1":
-            at_a1.set()
-            bench.until_stopped()
-
-    bench.backend.gate = gate
     first, second = bench.unit("a"), bench.unit("b", takeover=ALONE)
-    feed = bench.feed(first, second)
-    assert at_a1.wait(PATIENCE_S)
+    feed = bench.stopped_at("a1", first, second)
     assert feed.stop()
     stopped = "the engine was stopped before this generation"
     assert told(first, "a") == ["a0", stopped, stopped]
@@ -373,7 +361,7 @@ def test_the_seconds_of_units_that_overlap_add_up_to_the_time_of_the_engine(benc
 
     clock = SimpleNamespace(monotonic=lambda: now, time=lambda: now)
     monkeypatch.setattr(engine_queue, "time", clock)
-    monkeypatch.setattr(unit_runner, "time", clock)
+    monkeypatch.setattr(unit_results, "time", clock)
     bench.backend.gate = gate
     ended(bench.feed(bench.unit("a"), bench.unit("b"), bench.unit("c")))
     lines = bench.lines("unit")

@@ -58,10 +58,6 @@ class TestFakeScripts:
     def test_each_is_one_engine_with_a_name_of_its_own(self, scripts: Path, models: list[str], names: list[str]) -> None:
         assert [spec.checkpoint for spec in fakes(scripts, *models)] == names
 
-    def test_equal_names_in_other_folders_are_told_apart(self, scripts: Path) -> None:
-        names = [spec.id for spec in fakes(scripts, "answers.jsonl", "a/answers.jsonl")]
-        assert names == [f"fake:{scripts.name}_answers", "fake:a_answers"]
-
     @pytest.mark.parametrize(
         ("model", "problem"),
         [
@@ -77,9 +73,9 @@ class TestFakeScripts:
     def test_a_checkpoint_in_the_settings_or_beside_a_real_backend_leaves_the_fake_echoing(self, scripts: Path) -> None:
         assert [spec.checkpoint for spec in fakes(scripts, file="model = 'ckpt'")] == ["echo"]
         assert [spec.checkpoint for spec in fakes(scripts, "ckpt", backend="hf,fake")] == ["echo"]
-
-    def test_a_file_of_answers_in_the_settings_answers(self, scripts: Path) -> None:
         assert [spec.checkpoint for spec in fakes(scripts, file="model = 'answers.jsonl'")] == ["answers"]
+        names = [spec.id for spec in fakes(scripts, "answers.jsonl", "a/answers.jsonl")]
+        assert names == [f"fake:{scripts.name}_answers", "fake:a_answers"], "equal names in other folders are told apart"
 
     @pytest.mark.parametrize("model", ["nowhere.jsonl", "."])
     def test_a_refusal_is_a_usage_error(self, project: Project, model: str) -> None:
@@ -116,15 +112,8 @@ class TestMatrix:
             "hf:ckpt": ("enforce_eager",),
             "vllm:ckpt": ("device", "attn_implementation"),
         }
-
-    def test_what_a_fallback_takes_is_taken(self, scripts: Path) -> None:
         run = config(scripts, "ckpt", backend=["vllm"], fallback_backend="hf", device="cpu")
-        assert [spec.options_not_taken for spec in engine_specs(run, scripts)] == [()]
-
-    def test_run_json_has_the_list(self, project: Project) -> None:
-        (project.root / "evalharness.toml").write_text("device = 'cpu'\n")
-        run = project.write(test_a=MARK + TEST).run_inline()
-        assert [engine["options_not_taken"] for engine in run.facts["engines"]] == [["device"]]
+        assert [spec.options_not_taken for spec in engine_specs(run, scripts)] == [()], "what a fallback takes is taken"
 
     def test_a_spec_survives_json(self, scripts: Path) -> None:
         for spec in engine_specs(config(scripts, "ckpt", backend=["hf,fake"], device="cpu"), scripts):
@@ -142,11 +131,13 @@ class TestMatrix:
 
 
 class TestContext:
-    def test_max_model_len_holds_on_every_backend(self, project: Project) -> None:
+    def test_max_model_len_holds_on_every_backend_and_run_json_lists_what_is_not_taken(self, project: Project) -> None:
+        (project.root / "evalharness.toml").write_text("device = 'cpu'\n")
         run = project.write(test_a=MARK + TEST).run_inline("--max-model-len", "280")
         assert run.counts == {"invalid": 4}
         assert "exceed the context of 280" in run.rows[0]["problem"]
-        assert run.facts["engines"][0]["settings"]["max_model_len"] == 280
+        (engine,) = run.facts["engines"]
+        assert (engine["settings"]["max_model_len"], engine["options_not_taken"]) == (280, ["device"])
 
     def test_one_beyond_the_checkpoints_own_is_refused_and_nothing_stays_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
         closed: list[str] = []
@@ -166,22 +157,13 @@ class TestContext:
         assert limited.describe()["max_model_len"] == 100
 
 
-class TestDtypes:
-    def test_several_give_engines_of_their_own_except_for_the_fake_backend(self, scripts: Path) -> None:
-        specs = engine_specs(config(scripts, "ckpt", backend=["hf,fake"], dtype=["float32,bfloat16"]), scripts)
-        assert [(spec.id, spec.dtype) for spec in specs] == [
-            ("hf:ckpt@float32", "float32"),
-            ("hf:ckpt@bfloat16", "bfloat16"),
-            ("fake:echo", None),
-        ]
-
-    def test_one_changes_no_name(self, scripts: Path) -> None:
-        (spec,) = engine_specs(config(scripts, "ckpt", backend=["hf"], dtype=["bfloat16"]), scripts)
-        assert (spec.id, spec.dtype) == ("hf:ckpt", "bfloat16")
-
-    def test_engines_of_one_checkpoint_belong_together(self, scripts: Path) -> None:
-        specs = engine_specs(config(scripts, "ckpt", backend=["hf,fake"], dtype=["float32,bfloat16"]), scripts)
-        assert engines_to_compare(spec.to_json() for spec in specs) == [["hf:ckpt@float32", "hf:ckpt@bfloat16"]]
+def test_several_dtypes_give_engines_of_their_own_that_are_compared_except_for_the_fake_backend(scripts: Path) -> None:
+    specs = engine_specs(config(scripts, "ckpt", backend=["hf,fake"], dtype=["float32,bfloat16"]), scripts)
+    engines = [("hf:ckpt@float32", "float32"), ("hf:ckpt@bfloat16", "bfloat16"), ("fake:echo", None)]
+    assert [(spec.id, spec.dtype) for spec in specs] == engines
+    assert engines_to_compare(spec.to_json() for spec in specs) == [["hf:ckpt@float32", "hf:ckpt@bfloat16"]]
+    (spec,) = engine_specs(config(scripts, "ckpt", backend=["hf"], dtype=["bfloat16"]), scripts)
+    assert (spec.id, spec.dtype) == ("hf:ckpt", "bfloat16"), "one changes no name"
 
 
 def test_what_is_said_of_checkpoints_that_are_not_there_is_named(scripts: Path) -> None:

@@ -18,17 +18,6 @@ HOSTILE = ["a", "b\n\x00", "ü\ud800", '"]', ""]
 UNIT = UnitKey("fake:echo", "test_[a].py", 2)
 
 
-def test_a_case_is_asked_until_the_last_of_its_requests_has_ended(tmp_path: Path) -> None:
-    cases = InFlight(in_flight_path(tmp_path / "gw0.jsonl", 1), UNIT, HOSTILE)
-    for case_id in HOSTILE:
-        cases.begin(case_id)
-    cases.begin("a")
-    for case_id in HOSTILE[:2]:
-        cases.end(case_id)
-    assert take_in_flight(tmp_path / "gw0.jsonl") == {UNIT: ("a", *HOSTILE[2:])}
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_each_unit_that_is_not_through_has_its_own(tmp_path: Path) -> None:
     first, second, third = (UnitKey("fake:echo", f"test_{name}.py", 0) for name in "abc")
     for number, (worker, unit) in enumerate([("gw1", first), ("gw1", second), ("gw10", third), ("resumed-001-gw1", third)]):
@@ -38,25 +27,30 @@ def test_each_unit_that_is_not_through_has_its_own(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 2, "others are left alone"
 
 
-def test_a_unit_that_ended_leaves_no_file(tmp_path: Path) -> None:
-    cases = InFlight(tmp_path / "gw0.1.asked", UNIT, ["a"])
-    cases.begin("a")
-    cases.close()
-    cases.close()
-    cases.end("a")  # a thread that is told to stop may come later
+def test_a_unit_that_ended_leaves_no_file_and_one_without_a_path_writes_none(tmp_path: Path) -> None:
+    for cases in (InFlight(tmp_path / "gw0.1.asked", UNIT, ["a"]), InFlight(None, UNIT, ["a"])):
+        cases.begin("a")
+        cases.close()
+        cases.close()
+        cases.end("a")  # a thread that is told to stop may come later
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RecordError, match=r"gone/gw0\.1\.asked cannot be written: No such file or directory"):
+        InFlight(tmp_path / "gone" / "gw0.1.asked", UNIT, ["a"])
 
 
-def test_what_was_asked_survives_sigkill(tmp_path: Path) -> None:
+def test_what_is_in_flight_survives_sigkill_until_the_last_of_its_requests_has_ended(tmp_path: Path) -> None:
     code = (
         "import os, signal; from pathlib import Path; from evalharness.pytest_plugin.execution.takeover import InFlight\n"
         "from evalharness.pytest_plugin.execution.units import UnitKey\n"
-        "cases = InFlight(Path('gw0.1.asked'), UnitKey('fake:echo', 'test_[a].py', 2), ['a', 'b']); cases.begin('b')\n"
+        f"cases = InFlight(Path('gw0.1.asked'), UnitKey('fake:echo', 'test_[a].py', 2), {HOSTILE!r})\n"
+        f"for case_id in [*{HOSTILE!r}, 'a']: cases.begin(case_id)\n"
+        f"for case_id in {HOSTILE[:2]!r}: cases.end(case_id)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False, timeout=300, env={**os.environ})
     assert done.returncode == -signal.SIGKILL
-    assert take_in_flight(tmp_path / "gw0.jsonl") == {UNIT: ("b",)}
+    assert take_in_flight(tmp_path / "gw0.jsonl") == {UNIT: ("a", *HOSTILE[2:])}
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [None, b"", b'["a"', b"no json\n\x01"], ids=["none", "empty", "torn", "no-json"])
@@ -64,14 +58,3 @@ def test_a_file_that_is_not_whole_names_nobody(tmp_path: Path, content: bytes | 
     if content is not None:
         (tmp_path / "gw0.1.asked").write_bytes(content)
     assert take_in_flight(tmp_path / "gw0.jsonl") == {}
-
-
-def test_a_folder_that_is_gone_is_an_error_of_the_record(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"gone/gw0\.1\.asked cannot be written: No such file or directory"):
-        InFlight(tmp_path / "gone" / "gw0.1.asked", UNIT, ["a"])
-
-
-def test_without_a_path_nothing_is_kept() -> None:
-    cases = InFlight(None, UNIT, ["a"])
-    cases.begin("a")
-    cases.close()

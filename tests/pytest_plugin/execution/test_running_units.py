@@ -11,7 +11,7 @@ import pytest
 
 from evalharness.backends.fake import FakeBackend
 from evalharness.pytest_plugin.execution import engines as engine_loading
-from evalharness.pytest_plugin.execution.engine_queue import RunningUnits
+from evalharness.pytest_plugin.execution.execution import RunningUnits
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.killing import generations
@@ -58,26 +58,34 @@ def test_the_next_eval_is_generated_while_tests_of_the_last_run(project: Project
     assert set(generations(run.run_dir).values()) == {1}
 
 
-def test_what_was_generated_ahead_of_a_run_that_stopped_is_used_when_it_is_resumed(project: Project) -> None:
-    test = (
+def test_what_was_generated_ahead_of_a_run_that_stopped_is_used_when_it_is_resumed(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = (
         f"def test_s(case, generation):\n    if case.id == 'a1':\n        wait_for({ALL_OF_B!r})\n        assert os.path.exists('fixed')\n"
     )
-    project_with(project, test).run("-x", "--run-id", "r")
+    project_with(project, waits).run("-x", "--run-id", "r")
     stopped = Run(1, "", 0.0, project.root, "r")
     assert stopped.counts == {"pass": 1, "fail": 1, "skip": 2 * NUM_CASES - 2}
     made = generations(stopped.run_dir)
     assert {case_id for _, _, _, case_id, *_ in made} >= {f"b{number}" for number in range(NUM_CASES)}
     (project.root / "fixed").touch()
-    resumed = project.run("--resume", "r", backend=None)
-    assert resumed.exit_code == 0
+    assert project.run("--resume", "r", backend=None).exit_code == 0
     again = Run(0, "", 0.0, project.root, "r")
     assert again.counts == {"pass": 2 * NUM_CASES}
     assert set(generations(again.run_dir).values()) == {1}, "nothing twice"
+    opened: list[Any] = []
+    monkeypatch.setattr(engine_loading, "open_engine", lambda *given: opened.append(given))
+    assert (project.run("--resume", "r", backend=None).exit_code, opened) == (0, []), "a run that has all opens no engine"
 
 
-def test_tests_that_take_turns_see_nothing_generated_ahead(project: Project) -> None:
-    turns = "def pytest_collection_modifyitems(items): items.sort(key=lambda item: item.callspec.params['case'].id[1:])"
-    run = project_with(project, "def test_s(case, generation): pass\n", conftest=turns).run()
+TURNS = "def pytest_collection_modifyitems(items): items.sort(key=lambda item: item.callspec.params['case'].id[1:])"
+
+
+@pytest.mark.parametrize("more", [{"conftest": TURNS}, {"test_ab": "def test_direct(engine): pass"}], ids=["take turns", "another kind"])
+def test_nothing_is_generated_ahead_where_tests_take_turns_or_one_of_another_kind_comes(project: Project, more: dict[str, str]) -> None:
+    run = project_with(project, "def test_s(case, generation): pass\n", **more).run()
+    assert run.exit_code == 0, run.output
     assert run.counts == {"pass": 2 * NUM_CASES}
     assert not any(line.get("ahead") for line in run.journal)
 
@@ -101,12 +109,6 @@ def test_an_eval_between_whose_tests_are_all_skipped_makes_nothing_be_generated_
     run = project.write(test_b=MARK.replace("NAME", "b") + skipped, test_c=LATER.replace('f"b{i}"', 'f"c{i}"')).run()
     assert run.counts == {"pass": 2 * NUM_CASES, "skip": NUM_CASES}
     assert set(generations(run.run_dir).values()) == {1}
-
-
-def test_nothing_is_generated_ahead_of_a_test_of_another_kind(project: Project) -> None:
-    run = project_with(project, "def test_s(case, generation): pass\n").write(test_ab="def test_direct(engine): pass").run()
-    assert run.exit_code == 0, run.output
-    assert not any(line.get("ahead") for line in run.journal)
 
 
 DEADLY = """
@@ -155,15 +157,6 @@ def test_a_test_that_kills_is_the_only_error_though_another_unit_was_asked_besid
     assert "test_a.py::test_s[fake:echo-a1] ran and " in problems_told[0]
     assert problems_told[0].endswith("case b1 of test_b.py was generated with fake:echo; it is tried again")
     assert problems_told[-1].endswith("test_a.py::test_s[fake:echo-a1] ran; this test is an error")
-
-
-def test_a_resumed_run_that_has_all_opens_no_engine(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    test = f"def test_s(case, generation):\n    if case.id == 'a5': wait_for({ALL_OF_B!r})\n"
-    project_with(project, test).run("--run-id", "r")
-    opened: list[Any] = []
-    monkeypatch.setattr(engine_loading, "open_engine", lambda *given: opened.append(given))
-    resumed = project.run("--resume", "r", backend=None)
-    assert (resumed.exit_code, opened) == (0, [])
 
 
 def test_what_cannot_be_begun_ahead_is_looked_up_once_and_not_at_every_test(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

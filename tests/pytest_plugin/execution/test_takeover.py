@@ -93,62 +93,49 @@ def generated(run: Run) -> Counter[str]:
     return Counter((run.root / "generated.txt").read_text().split())
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run of which one worker was killed while it generated c04."""
-    deadly = "def deadly(case):\n    if case == 'c04' and once('killed'): os.kill(os.getpid(), signal.SIGKILL)"
-    return run_with(Project(tmp_path_factory.mktemp("killed")), deadly)
+def errors(run: Run) -> list[str]:
+    """Return the tests that are errors; all others passed."""
+    assert set(run.counts) <= {"pass", "error"}
+    return [test for test, outcome in run.outcomes.items() if outcome == "error"]
 
 
 @pytest.mark.slow
-class TestKilledWhileGenerating:
-    def test_every_case_passes_as_if_nothing_had_happened(self, run: Run) -> None:
-        assert run.counts == {"pass": NUM_CASES}
-        assert all(row["generation"]["text"] == f"ask {row['case_id']}" for row in run.rows)
-        assert run.gate("x >= 1")["passed"]
-
-    def test_only_the_generation_in_flight_is_made_again(self, run: Run) -> None:
-        assert generated(run) == Counter({f"c{i:02}": 1 + (i == 4) for i in range(NUM_CASES)})
-
-    def test_the_run_says_so_and_does_not_exit_with_0(self, run: Run) -> None:
-        (problem,) = run.facts["problems"]
-        assert problem.endswith("case c04 of test_a.py was generated with fake:echo; it is tried again")
-        assert run.exit_code == EXIT_BROKEN
-
-    def test_what_was_taken_over_counts_once(self, run: Run) -> None:
-        (entry,) = run.facts["throughput"]
-        assert entry["num_generations"] + entry["num_untimed_generations"] == NUM_CASES
-        copied = [line for line in run.journal if line.get("copied")]
-        assert all(line["kind"] == "generation" for line in copied)
+def test_a_worker_killed_while_it_generates_costs_only_the_generation_in_flight(project: Project) -> None:
+    run = run_with(project, "def deadly(case):\n    if case == 'c04' and once('killed'): os.kill(os.getpid(), signal.SIGKILL)")
+    assert run.counts == {"pass": NUM_CASES}
+    assert all(row["generation"]["text"] == f"ask {row['case_id']}" for row in run.rows)
+    assert run.gate("x >= 1")["passed"]
+    assert generated(run) == Counter({f"c{i:02}": 1 + (i == 4) for i in range(NUM_CASES)})
+    (problem,) = run.facts["problems"]
+    assert problem.endswith("case c04 of test_a.py was generated with fake:echo; it is tried again")
+    assert run.exit_code == EXIT_BROKEN
+    (entry,) = run.facts["throughput"]
+    assert entry["num_generations"] + entry["num_untimed_generations"] == NUM_CASES, "what was taken over counts once"
+    assert {line["kind"] for line in run.journal if line.get("copied")} <= {"generation"}
 
 
 @pytest.mark.slow
 class TestCulprits:
-    def test_a_case_that_kills_every_worker_is_the_only_error(self, project: Project) -> None:
-        run = run_with(project, "def deadly(case):\n    if case == 'c15': os._exit(139)")
-        assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
-        assert "case c15 of test_a.py was generated with fake:echo, and another one had before" in run.row("c15")["problem"]
-        assert generated(run) == Counter({f"c{i:02}": 1 + (i == 15) for i in range(NUM_CASES)}), "one retry, and the others were kept"
-        assert [problem.partition("; ")[2] for problem in run.facts["problems"]] == ["it is tried again", "its case is an error"]
-
     def test_a_request_function_that_kills_is_found_as_well(self, project: Project) -> None:
         tests = TESTS.replace("def test_s", "def asks(case):\n    if case.id == 'c15': os._exit(1)\n    return ask(case)\n\ndef test_s")
         run = run_with(project, "", tests=tests.replace("request=ask", "request=lambda case: asks(case)"))
-        assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
+        assert errors(run) == ["test_s/c15"]
         assert len(run.facts["problems"]) == 2
 
-    def test_all_tests_of_a_case_that_kills_are_errors_for_two_deaths(self, project: Project) -> None:
+    def test_all_tests_of_a_case_that_kills_are_the_only_errors_for_two_deaths(self, project: Project) -> None:
         tests = TESTS + "\ndef test_t(case, generation): pass\n"
         run = run_with(project, "def deadly(case):\n    if case == 'c15': os._exit(139)", tests=tests)
-        assert [row["test"] for row in run.rows if row["outcome"] == "error"] == ["test_s", "test_t"]
-        assert generated(run)["c15"] == 2
+        assert errors(run) == ["test_s/c15", "test_t/c15"]
+        assert "case c15 of test_a.py was generated with fake:echo, and another one had before" in run.row("c15", "test_s")["problem"]
+        assert generated(run) == Counter({f"c{i:02}": 1 + (i == 15) for i in range(NUM_CASES)}), "one retry, and the others were kept"
+        assert [problem.partition("; ")[2] for problem in run.facts["problems"]] == ["it is tried again", "its case is an error"]
 
     def test_one_of_many_in_flight_is_found_with_the_third_death(self, project: Project) -> None:
         tests = TESTS.replace(f"range({NUM_CASES})", "range(60)")
         deadly = IN_FLIGHT + "def deadly(case):\n    if case == 'c15': os._exit(139)"
         project.write(conftest=CONFTEST.replace("DEADLY", deadly), test_a=tests)
         run = project.run("-p", "xdist", "-n1", apart=True)
-        assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
+        assert errors(run) == ["test_s/c15"]
         found = [re.sub("worker gw. died while (test_a.py.* ran and )?", "", problem) for problem in run.facts["problems"]]
         assert found == [
             "45 cases of test_a.py were generated with fake:echo; it is tried again",
@@ -156,37 +143,43 @@ class TestCulprits:
             "case c15 of test_a.py was generated with fake:echo; its case is an error",
         ]
 
-    @pytest.mark.parametrize("end", ["os._exit(139)", "raise BackendError('the device failed')"], ids=["killed", "broken"])
-    def test_it_is_found_by_one_worker_alone_too(self, project: Project, end: str) -> None:
+    @pytest.mark.parametrize(
+        ("end", "problem"),
+        [("os._exit(139)", "died while "), ("raise BackendError('the device failed')", "ended itself (the device failed) while ")],
+        ids=["killed", "broken"],
+    )
+    def test_it_is_found_by_one_worker_alone_too(self, project: Project, end: str, problem: str) -> None:
         project.write(conftest=CONFTEST.replace("DEADLY", f"def deadly(case):\n    if case == 'c15': {end}"), test_a=TESTS)
         run = project.run("-p", "xdist", "-n1", apart=True)
-        assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
+        assert errors(run) == ["test_s/c15"]
+        assert problem in run.row("c15")["problem"]
 
-    def test_a_case_that_breaks_the_engine_is_the_only_error(self, project: Project) -> None:
-        run = run_with(project, "def deadly(case):\n    if case == 'c15': raise BackendError('the device failed')")
-        assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {"c15": "error"}
-        assert "ended itself (the device failed) while " in run.row("c15")["problem"]
-
-    def test_an_engine_that_broke_once_costs_nothing(self, project: Project) -> None:
-        run = run_with(project, "def deadly(case):\n    if case == 'c15' and once('broke'): raise BackendError('the device failed')")
+    @pytest.mark.parametrize(
+        "deadly",
+        [
+            "def deadly(case):\n    if case == 'c15' and once('broke'): raise BackendError('the device failed')",
+            "def opening():\n    if once('opened'): os._exit(9)",
+        ],
+        ids=["broke", "killed who opened it"],
+    )
+    def test_an_engine_that_failed_once_costs_nothing(self, project: Project, deadly: str) -> None:
+        run = run_with(project, deadly)
         assert run.counts == {"pass": NUM_CASES}
         assert run.exit_code == EXIT_BROKEN
 
-    def test_an_engine_that_always_breaks_ends_in_errors_not_in_a_cut_run(self, project: Project) -> None:
-        run = run_with(project, "def deadly(case):\n    raise BackendError('no device at all')")
+    @pytest.mark.parametrize(
+        ("deadly", "problem"),
+        [
+            ("def deadly(case):\n    raise BackendError('no device at all')", "no device at all"),
+            ("def opening(): os._exit(9)", "engine fake:echo cannot be opened: 2 workers died while they opened it"),
+        ],
+        ids=["breaks", "kills who opens it"],
+    )
+    def test_an_engine_that_always_fails_ends_in_errors_not_in_a_cut_run(self, project: Project, deadly: str, problem: str) -> None:
+        run = run_with(project, deadly)
         assert run.counts == {"error": NUM_CASES}
+        assert problem in run.rows[0]["problem"]
         assert run.facts["interrupted"] is None
-
-    def test_an_engine_that_kills_who_opens_it_is_given_up(self, project: Project) -> None:
-        run = run_with(project, "def opening(): os._exit(9)")
-        assert run.counts == {"error": NUM_CASES}
-        assert run.rows[0]["problem"].startswith("engine fake:echo cannot be opened: ")
-        assert "workers died while they opened it" in run.rows[0]["problem"]
-        assert run.facts["interrupted"] is None
-
-    def test_an_engine_that_killed_one_worker_is_opened_by_another(self, project: Project) -> None:
-        run = run_with(project, "def opening():\n    if once('opened'): os._exit(9)")
-        assert run.counts == {"pass": NUM_CASES}
 
 
 @pytest.mark.slow
@@ -222,16 +215,13 @@ class TestNotes:
 
     def test_notes_are_read_as_they_were_written(self, tmp_path: Path) -> None:
         assert read_crashes(tmp_path) == []
-        note_crash(tmp_path, self.NOTE)
-        note_crash(tmp_path, self.NOTE)
+        assert takeover_of(tmp_path, self.UNIT, "a") is None
+        for _ in range(2):
+            note_crash(tmp_path, self.NOTE)
         with (tmp_path / "journal" / "crashes.jsonl").open("a") as file:
             file.write('{"kind":"crash","wor')
         assert read_crashes(tmp_path) == [self.NOTE, self.NOTE]
-
-    def test_a_unit_that_nobody_began_is_not_taken_over(self, tmp_path: Path) -> None:
-        assert takeover_of(tmp_path, self.UNIT, "a") is None
-        note_crash(tmp_path, self.NOTE)
-        assert takeover_of(tmp_path, UnitKey("fake:echo", "test_a.py", 2), "a") is None
+        assert takeover_of(tmp_path, UnitKey("fake:echo", "test_a.py", 2), "a") is None, "nobody began it"
 
     def test_a_unit_goes_on_with_what_any_worker_recorded(self, tmp_path: Path) -> None:
         note_crash(tmp_path, self.NOTE)
@@ -282,10 +272,8 @@ class TestIsolation:
         assert first.groups(CASES)[0] == ("c007",)
         assert not CrashIsolation().confirms(["c007"])
         assert first.confirms(["c007"])
+        assert not first.confirms(["c008"]), "another one at the second death"
         assert first.after(["c007"], "two").confirmed == {"c007": "two"}
-
-    def test_another_one_at_the_second_death_is_not(self) -> None:
-        assert not CrashIsolation().after(["c007"], "one").confirms(["c008"])
 
     def test_a_few_are_asked_alone_and_the_rest_together(self) -> None:
         groups = CrashIsolation().after(CASES[:3], "").groups(CASES)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evalharness.pytest_plugin.execution.units import EvalNode, UnitKey, assign_units, first_tests, parse_nodeid
+from evalharness.pytest_plugin.execution.units import UnitKey, assign_units, first_tests
+from evalharness.runs.journal import EvalNode, parse_nodeid
 
 
 @pytest.mark.parametrize(
@@ -78,25 +79,18 @@ def test_of_two_evals_the_large_one_is_split() -> None:
     assert [sum(unit.path == path for unit in units) for path in ("test_a.py", "test_b.py")] == [28, 1]
 
 
-def test_all_tests_of_a_case_share_a_unit() -> None:
-    units = assign_units(ids(50, tests="abc"), ["hf:x"], 4)
-    for case in range(50):
-        assert len({units[f"test_a.py::test_{test}[hf:x-c{case}]"] for test in "abc"}) == 1
-
-
 def test_the_first_test_of_each_case_is_known() -> None:
     nodeids = [*ids(2, tests="ab"), *ids(1, engine="hf:x-c"), "test_b.py::test_s[hf:x-c0]", "test_b.py::test_plain"]
     units = assign_units(nodeids, ["hf:x", "hf:x-c"], 2)
     assert first_tests(units) == {*ids(2, tests="a"), *ids(1, engine="hf:x-c"), "test_b.py::test_s[hf:x-c0]"}
 
 
-def test_engines_and_modules_never_share_a_unit() -> None:
-    nodeids = [*ids(2), *ids(2, engine="hf:y"), "test_b.py::test_s[hf:x-c0]", "test_b.py::test_plain"]
+def test_all_tests_of_a_case_share_a_unit_and_engines_and_modules_none() -> None:
+    nodeids = [*ids(2, tests="abc"), *ids(2, engine="hf:y"), "test_b.py::test_s[hf:x-c0]", "test_b.py::test_plain"]
     units = assign_units(nodeids, ["hf:x", "hf:y"], 0)
     assert set(units.values()) == {UnitKey("hf:x", "test_a.py", 0), UnitKey("hf:y", "test_a.py", 0), UnitKey("hf:x", "test_b.py", 0)}
     assert "test_b.py::test_plain" not in units
-
-
-def test_no_evals_make_no_units() -> None:
-    assert assign_units(["test_a.py::test_b", "test_a.py::test_c[1]"], ["hf:x"], 2) == {}
+    units = assign_units(ids(50, tests="abc"), ["hf:x"], 4)
+    for case in range(50):
+        assert len({units[f"test_a.py::test_{test}[hf:x-c{case}]"] for test in "abc"}) == 1
     assert assign_units(ids(3), [], 2) == {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.pytest_plugin.distributed.scheduler import Durations
+from evalharness.runs.workers import CaseSeconds
 
 
 def write(folder: Path, name: str, content: Any, *, age_s: float = 0) -> None:
@@ -24,9 +24,9 @@ def entry(engine: str, evaluation: str, num: int, seconds: float) -> dict[str, A
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> Durations:
+def known(tmp_path: Path) -> CaseSeconds:
     write(tmp_path, "one", {"durations": [entry("hf:x", "a", 10, 20.0), entry("hf:y", "a", 10, 40.0), entry("vllm:x", "b", 10, 5.0)]})
-    return Durations.read(tmp_path)
+    return CaseSeconds(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,14 @@ def known(tmp_path: Path) -> Durations:
         pytest.param("fake:x", "a", (2 + 4 + 0.5) / 3, id="another-backend"),
     ],
 )
-def test_what_is_new_is_taken_to_be_like_what_is_known(known: Durations, engine: str, evaluation: str, expected: float) -> None:
-    assert known.case_s(engine, evaluation) == pytest.approx(expected)
+def test_what_is_new_is_taken_to_be_like_what_is_known(known: CaseSeconds, engine: str, evaluation: str, expected: float) -> None:
+    assert known.expected(engine, evaluation) == pytest.approx(expected)
 
 
 def test_only_the_latest_ten_runs_count(tmp_path: Path) -> None:
     for age in range(12):
         write(tmp_path, f"r{age}", {"durations": [entry("hf:x", "a", 1, 1.0 if age < 10 else 1000.0)]}, age_s=age)
-    assert Durations.read(tmp_path).case_s("hf:x", "a") == 1.0
+    assert CaseSeconds(tmp_path).expected("hf:x", "a") == 1.0
 
 
 def test_what_cannot_be_read_tells_nothing(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_what_cannot_be_read_tells_nothing(tmp_path: Path) -> None:
     write(tmp_path, "list", [])
     write(tmp_path, "old", {"throughput": []})
     write(tmp_path, "odd", {"durations": [{}, None, entry("hf:x", "a", 0, 1.0), entry("hf:x", "a", 1, 7.0)]})
-    assert Durations.read(tmp_path).case_s("hf:x", "a") == 7.0
+    assert CaseSeconds(tmp_path).expected("hf:x", "a") == 7.0
 
 
 def test_without_any_run_every_case_counts_the_same(tmp_path: Path) -> None:
-    assert Durations.read(tmp_path / "absent").case_s("hf:x", "a") == 1.0
+    assert CaseSeconds(tmp_path / "absent").expected("hf:x", "a") == 1.0
