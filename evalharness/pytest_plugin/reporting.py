@@ -20,7 +20,7 @@ from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 from evalharness.pytest_plugin.outcomes import shorten
-from evalharness.report.text import terminal_text
+from evalharness.report.text import duration_text, terminal_text
 from evalharness.runs.schema import Row, RunFile
 
 if TYPE_CHECKING:
@@ -108,15 +108,10 @@ class Progress:
         if steps:
             parts.insert(1, f"{steps} generated in steps")
         if 0 < self._num_done < total:
-            parts.append(f"about {_duration((total - self._num_done) * elapsed / self._num_done)} left")
+            parts.append(f"about {duration_text((total - self._num_done) * elapsed / self._num_done)} left")
         if self._num_problems:
             parts.append(f"{self._num_problems} not passed")
         return "evalharness: " + ", ".join(parts)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 class Reporting:
