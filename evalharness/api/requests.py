@@ -11,16 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from evalharness.api import errors
 from evalharness.api.checks import check_boolean, check_sequence, check_token_ids
-from evalharness.api.errors import (
-    ContractTypeError,
-    ContractValueError,
-    ImageError,
-    PromptTooLong,
-    RequestError,
-    RequestsFailed,
-    TemplateError,
-)
 from evalharness.api.options import LogprobsKind
 from evalharness.api.thinking import Thinking
 from evalharness.api.tools import Tool, read_tools
@@ -87,9 +79,9 @@ def _check_messages(messages: Sequence[object]) -> None:
     check_sequence("request.messages", messages, "mappings")
     for position, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise ContractTypeError(f"request.messages[{position}] must be a mapping, got {message!r} ({type(message).__name__})")
+            raise errors.ContractTypeError(f"request.messages[{position}] must be a mapping, got {message!r} ({type(message).__name__})")
         if message.get("content") is None and "tool_calls" not in message:
-            raise ContractValueError(
+            raise errors.ContractValueError(
                 f"request.messages[{position}].content is missing, which would render as an empty message; "
                 f"give text or a list of parts, got the keys {', '.join(map(repr, message)) or 'none'}"
             )
@@ -186,12 +178,12 @@ class GenerationFailure:
     @property
     def cause(self) -> str | None:
         """The name of the request error behind it (`PromptTooLong`, `ImageError`…), None for any other error."""
-        return type(self.error).__name__ if isinstance(self.error, RequestError) else None
+        return type(self.error).__name__ if isinstance(self.error, errors.RequestError) else None
 
     @classmethod
     def recorded(cls, kind: str, problem: str, cause: str | None) -> GenerationFailure:
         """Return a recorded failure; an unknown `cause` is dropped."""
-        known = {error.__name__: error for error in (RequestError, PromptTooLong, ImageError, TemplateError)}
+        known = {error.__name__: error for error in (errors.RequestError, errors.PromptTooLong, errors.ImageError, errors.TemplateError)}
         return cls("invalid" if kind == "invalid" else "error", problem, known[cause](problem) if cause in known else None)
 
 
@@ -201,9 +193,9 @@ Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 """What becomes of a request."""
 
 
-def nothing_ran(refused: Mapping[int, RequestError], num_requests: int) -> RequestsFailed:
+def nothing_ran(refused: Mapping[int, errors.RequestError], num_requests: int) -> errors.RequestsFailed:
     """Return the error of an all-or-nothing call in which some requests, given by position, cannot run."""
     first = min(refused)
     not_run = GenerationFailure("error", f"not run: request {first} of the call cannot be run, and all run together or not at all")
     outcomes = [GenerationFailure("invalid", str(refused[i]), refused[i]) if i in refused else not_run for i in range(num_requests)]
-    return RequestsFailed(outcomes, [outcomes[i].problem for i in sorted(refused)])
+    return errors.RequestsFailed(outcomes, [outcomes[i].problem for i in sorted(refused)])

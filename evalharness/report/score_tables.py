@@ -10,7 +10,7 @@ from typing import Any, TextIO, TypeVar
 from tabulate import tabulate
 
 from evalharness.report.tables import COUNTS, Codes, RunTables, Summary
-from evalharness.report.text import csv_cell, markdown_cell, number_text, plural, score_text
+from evalharness.report.text import cell_text, csv_cell, markdown_cell, plural, score_text
 from evalharness.runs.schema import entries_of, items_of, mapping, text_of
 
 _Line = TypeVar("_Line")
@@ -173,7 +173,8 @@ def _table(engines: Mapping[str, _Lines]) -> Iterator[str]:
         align.insert(place, "left")
     cells = []
     for engine, line in _compared(columns[0], shown) if place else shown:
-        cells.append([_cell(line.get(column)) for column in named])
+        values = (line.get(column) for column in named)
+        cells.append(["-" if value is None else markdown_cell(cell_text(value), 160) for value in values])
         if place is not None:
             cells[-1].insert(place, markdown_cell(engine, 80))
     yield tabulate(cells, headers=headers, tablefmt="pipe", disable_numparse=True, colalign=align)
@@ -192,15 +193,6 @@ def _compared(column: str, shown: Sequence[tuple[str, Mapping[str, Any]]]) -> li
     """Return the lines by name, in the order of their first use, each engine's below the other's."""
     order = {name: place for place, name in enumerate(dict.fromkeys(text_of(line.get(column)) for _, line in shown))}
     return sorted(shown, key=lambda entry: order[text_of(entry[1].get(column))])
-
-
-def _cell(value: object) -> str:
-    """Return a cell for people: a whole number as it is, other numbers with three decimals, None as "-"."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else markdown_cell(number_text(value), 160)
 
 
 def write_tables_csv(tables: RunTables, file: TextIO) -> None:

@@ -175,6 +175,13 @@ def number_text(value: object) -> str:
     return f"{rounded:.3f}" if rounded else f"{number:.2g}" if number else "0.000"
 
 
+def cell_text(value: object) -> str:
+    """Return a value of an eval's table for people: yes or no, a whole number with all its digits, others as `number_text`."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else number_text(value)
+
+
 def score_text(mean: float, low: float, high: float, n: int) -> str:
     """Return a mean with its 95 % interval, where there is one, and n."""
     interval = f" [{number_text(low)} … {number_text(high)}]" if low == low else ""

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from evalharness.report.findings import gate_state, verdict
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title, tests_of
 from evalharness.report.tables import COUNTS, OUTCOMES, RunTables, Summary
-from evalharness.report.text import number_text, one_line, plural, printable, when_finite
+from evalharness.report.text import cell_text, number_text, one_line, plural, printable, when_finite
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 NUM_SCORES = 8
@@ -109,16 +109,13 @@ def _chips(counts: Mapping[str, int]) -> list[Data]:
 def breakdowns(tables: RunTables) -> list[Data]:
     """Return one table per test and tag with several values: cases, misses and the first scores, by value and engine."""
     tables_by_tag: list[Data] = []
-    if not tables.row_tags:
-        return tables_by_tag
-    for eval_name, test in tests_of(tables.tag_counts):
+    for eval_name, test in tests_of(tables.tag_counts if tables.row_tags else {}):
         metrics = [name for name in tables.metrics(eval_name, test) if not name.startswith("num_")][:6]
         lines_of_test = [(key, row) for key, row in tables.tag_counts.items() if key[:2] == (eval_name, test)]
         for tag in list(dict.fromkeys(key[3] for key, _ in lines_of_test))[:NUM_TAG_KEYS]:
             of_tag = [(key, row) for key, row in lines_of_test if key[3] == tag]
-            if len({key[4] for key, _ in of_tag}) < 2:
-                continue
-            tables_by_tag.append(_breakdown(eval_name, test, tag, metrics, of_tag, tables.tag_scores))
+            if len({key[4] for key, _ in of_tag}) > 1:
+                tables_by_tag.append(_breakdown(eval_name, test, tag, metrics, of_tag, tables.tag_scores))
     return tables_by_tag
 
 
@@ -162,13 +159,9 @@ def given_tables(tables: RunTables) -> list[Data]:
 
 
 def _cell(value: object) -> Any:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return {"text": f"{value:,}" if abs(value) < 10**15 else number_text(value), "sort": value}
-    return {"text": number_text(value), "sort": value} if isinstance(value, float) else number_text(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return {"text": cell_text(value), "sort": value}
+    return "–" if value is None else cell_text(value)
 
 
 NUM_SLICES = 6

@@ -71,23 +71,12 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
     ranges = page_ranges(tables.run_dir)
     context = _context(tables)
     title = f"{context['run_id']} · evalharness"
-    pages = [
-        {
-            "number": number,
-            "href": page_name(number),
-            "first": rows.start + 1,
-            "last": rows.stop,
-            "counts": dict(Counter(tables.outcomes[rows.start : rows.stop])),
-        }
-        for number, rows in enumerate(ranges, start=1)
-    ]
-    paths: dict[str, Path] = {}
+    counts = [dict(Counter(tables.outcomes[rows.start : rows.stop])) for rows in ranges]
+    paths = {name: tables.run_dir / name for name in map(page_name, range(1, len(ranges) + 1))}
     copies: dict[PictureFile, bytes | None] = {}
-    for number, rows in enumerate(ranges, start=1):
-        name = page_name(number)
-        paths[name] = tables.run_dir / name
+    for number, (path, rows) in enumerate(zip(paths.values(), ranges, strict=True), start=1):
         page = PageRows(tables.run_dir, rows, copies=copies)
-        with report_file(paths[name]) as file:
+        with report_file(path) as file:
             write_page(
                 file,
                 "report.html.j2",
@@ -96,7 +85,7 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
                 scripts=("report.js",),
                 blocks=_blocks(tables, page),
                 number=number,
-                pages=pages,
+                pages=list(zip(paths, ranges, counts, strict=True)),
                 **context,
             )
     for path in tables.run_dir.glob("report-*.html"):

@@ -201,11 +201,8 @@ def _speed(timeline: Timeline, place: int) -> dict[str, str]:
     return {
         "name": point_name(timeline, place),
         "runs": ", ".join(point.run_ids),
-        "generations": _count(facts.get("num_generations")),
-        "prompt": _count(facts.get("num_prompt_tokens")),
-        "completion": _count(tokens),
+        **{name: _count(facts.get(name)) for name in ("num_generations", "num_prompt_tokens", "num_completion_tokens", "num_workers")},
         "rate": _count(tokens / seconds) if tokens and seconds else "–",
-        "workers": _count(facts.get("num_workers")),
         "per_case": ", ".join(tokens_per_case) or "–",
     }
 
