@@ -46,14 +46,6 @@ def _was_run(row: Row) -> bool:
     return row["outcome"] != "skip"
 
 
-def _hit_the_cap(row: Row) -> bool:
-    return any(sample.get("finish_reason") == "length" for sample in generations_of(row))
-
-
-def _is_empty(row: Row) -> bool:
-    return any(not (sample.get("text") or "").strip() for sample in generations_of(row))
-
-
 @dataclass(frozen=True)
 class _Rate:
     """A share of a test's rows, 0 to 1: how many of the counted rows fulfil a condition."""
@@ -77,8 +69,12 @@ BUILT_IN_METRICS: dict[str, _Rate] = {
     "pass_rate": _Rate(lambda row: row["outcome"] == "pass", was_judged, "judged"),
     "invalid_rate": _Rate(lambda row: row["outcome"] == "invalid", _was_run, "run", is_about_coverage=True),
     "error_rate": _Rate(lambda row: row["outcome"] == "error", _was_run, "run", is_about_coverage=True),
-    "length_rate": _Rate(_hit_the_cap, generations_of, "generated"),
-    "empty_rate": _Rate(_is_empty, generations_of, "generated"),
+    "length_rate": _Rate(
+        lambda row: any(sample.get("finish_reason") == "length" for sample in generations_of(row)), generations_of, "generated"
+    ),
+    "empty_rate": _Rate(
+        lambda row: any(not (sample.get("text") or "").strip() for sample in generations_of(row)), generations_of, "generated"
+    ),
 }
 """Rates that every test has. With several samples a case, one that hit the token cap, or is empty, is enough."""
 

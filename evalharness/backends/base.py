@@ -135,18 +135,6 @@ class SamplingPlan:
     structured: StructuredOutput | None = None
     thinking: ThinkingBudget | None = None
 
-    def check_prompt_tokens(self, num_tokens: int, max_model_len: int | None = None) -> None:
-        """Raise `PromptTooLong` if a prompt, images expanded, exceeds the tokens allowed or the context."""
-        if self.max_prompt_tokens is not None and num_tokens > self.max_prompt_tokens:
-            raise PromptTooLong(
-                f"the prompt has {num_tokens} tokens, max_prompt_tokens is {self.max_prompt_tokens}; shorten the prompt or allow more"
-            )
-        if max_model_len is not None and num_tokens + self.max_new_tokens > max_model_len:
-            raise PromptTooLong(
-                f"the prompt's {num_tokens} tokens and max_new_tokens {self.max_new_tokens} exceed the context of {max_model_len} tokens; "
-                "shorten the prompt or lower max_new_tokens"
-            )
-
 
 @dataclass(frozen=True)
 class ChatCall:
@@ -190,19 +178,31 @@ class Prompt:
         return self.load_images is not None
 
     def check_length(self, num_tokens: int, max_model_len: int | None, *, num_behind: int = 0) -> None:
-        """Raise `PromptTooLong` where so many tokens, a given response among them, leave no room; `num_behind` must fit behind a response.
+        """Raise `PromptTooLong` if a prompt of so many tokens, images expanded, is longer than allowed or leaves no room in the context.
 
-        For prompts whose `num_tokens` is None: the engine has checked the others.
+        `num_behind`: how many tokens a backend needs behind a given response. Nothing is ever cut.
         """
-        if self.response_ids is None:
-            self.plan.check_prompt_tokens(num_tokens, max_model_len)
+        most, num_new = self.plan.max_prompt_tokens, self.plan.max_new_tokens
+        if most is not None and num_tokens > most:
+            raise PromptTooLong(f"the prompt has {num_tokens} tokens, max_prompt_tokens is {most}; shorten the prompt or allow more")
+        if max_model_len is None:
             return
-        num_response = len(self.response_ids)
-        self.plan.check_prompt_tokens(num_tokens - num_response)
-        if max_model_len is not None and num_tokens + num_behind > max_model_len:
+        if self.response_ids is not None:
+            num_response = len(self.response_ids)
+            if num_tokens + num_response + num_behind > max_model_len:
+                free = f", of which {num_behind} must stay free" if num_behind else ""
+                raise PromptTooLong(
+                    f"prompt ({num_tokens} tokens) + response ({num_response} tokens) exceed the context of {max_model_len}{free}; "
+                    "shorten one of them or use smaller images (--max-pixels)"
+                )
+        elif num_tokens >= max_model_len:
             raise PromptTooLong(
-                f"prompt ({num_tokens - num_response} tokens) + response ({num_response} tokens) exceed the {max_model_len - num_behind} "
-                f"tokens that can be scored in a context of {max_model_len}; shorten one of them"
+                f"the prompt has {num_tokens} tokens, the context {max_model_len}; shorten it or use smaller images (--max-pixels)"
+            )
+        elif num_tokens + num_new > max_model_len:
+            raise PromptTooLong(
+                f"prompt ({num_tokens} tokens) + max_new_tokens ({num_new}) exceed the context of {max_model_len}; "
+                f"lower --max-new-tokens to at most {max_model_len - num_tokens} or shorten the prompt"
             )
 
 

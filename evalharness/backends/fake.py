@@ -182,7 +182,7 @@ class FakeBackend:
             return prompt.index, GenerationFailure("invalid", answer.invalid)
         if prompt.load_images is not None:
             try:
-                prompt.plan.check_prompt_tokens(len(prompt.token_ids))  # here an image is one token
+                prompt.check_length(len(prompt.token_ids), None)  # here an image is one token
                 prompt.load_images()
             except Exception as error:  # one prompt must not take the others along
                 return prompt.index, failure_of(error, "preparing the prompt")

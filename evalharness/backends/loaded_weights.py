@@ -248,25 +248,34 @@ TakeCompanions: TypeAlias = "Callable[[Any, Any, tuple[int, ...]], None]"
 """Takes the tokenizer, the processor (None for text) and the EOS ids of a checkpoint that has replaced the one before."""
 
 
+@dataclass(frozen=True)
+class WeightSource:
+    """A checkpoint as its folder held it when it was read, and the adapter that it is loaded with."""
+
+    config: ModelLoadConfig
+    preprocess: VlmPreprocessOptions
+    folder: LoadedFolder
+    adapter: Adapter | None = None
+
+    @classmethod
+    def read(cls, config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> WeightSource:
+        """Return what the config names; `CheckpointError` for an adapter that does not fit it."""
+        folder = LoadedFolder.read(Path(config.model_name_or_path))
+        adapter = read_adapter(Path(config.adapter_path), folder.weight_shapes()) if config.adapter_path is not None else None
+        return cls(config, preprocess, folder, adapter)
+
+
 class LoadedWeights(ABC):
-    """The weights of a running backend, and what is known of their source: `config` names it, `folder` is what its folder held.
+    """The weights of a running backend, and what is known of their `source`; `adapter` is the one in force now.
 
     `on_load`, a method, is called for each checkpoint that replaces the first. Whatever can be refused is refused before a weight changes.
     """
 
-    def __init__(
-        self,
-        config: ModelLoadConfig,
-        preprocess: VlmPreprocessOptions,
-        folder: LoadedFolder,
-        adapter: Adapter | None,
-        on_load: TakeCompanions,
-    ) -> None:
-        self.config, self.folder, self.adapter = config, folder, adapter
+    def __init__(self, source: WeightSource, on_load: TakeCompanions) -> None:
+        self.source, self.adapter = source, source.adapter
         self.changes: frozenset[LiveChange] = frozenset({"checkpoint", "adapter", "tensors", "sleep"})
         self.why_not: Mapping[LiveChange, str] = {}
-        self._preprocess = preprocess
-        self._adapter_source = config.adapter_path
+        self._adapter_source = source.config.adapter_path
         self._on_load = weakref.WeakMethod(on_load)  # a backend that nobody holds any more frees its model at once
 
     @abstractmethod
@@ -282,7 +291,7 @@ class LoadedWeights(ABC):
         """Return why this checkpoint's weights cannot take the place of the loaded ones, None where they can."""
 
     @abstractmethod
-    def _write_checkpoint(self, folder: LoadedFolder, adapter: Adapter | None) -> int:
+    def _write_checkpoint(self, source: WeightSource) -> int:
         """Load base and adapter; return the number of the base's tensors."""
 
     @abstractmethod
@@ -310,17 +319,16 @@ class LoadedWeights(ABC):
     def reload(self, path: str, adapter_path: str | None) -> WeightReport:
         """Read a checkpoint's folder anew, whatever was loaded from it before."""
         self.require_changeable(whole=True)
-        config = replace(self.config, model_name_or_path=path, adapter_path=adapter_path)
-        check_checkpoint(path, self.folder, lambda _: self._why_not_load(config))
+        config = replace(self.source.config, model_name_or_path=path, adapter_path=adapter_path)
+        check_checkpoint(path, self.source.folder, lambda _: self._why_not_load(config))
         num_loaded = self._load(config)
         return WeightReport(path, num_loaded, adapter=self.adapter_facts())
 
     def _load(self, config: ModelLoadConfig) -> int:
-        folder = LoadedFolder.read(Path(config.model_name_or_path))
-        adapter = read_adapter(Path(config.adapter_path), folder.weight_shapes()) if config.adapter_path is not None else None
-        companions = read_companions(config, self._preprocess)
-        num_loaded = self._write_checkpoint(folder, adapter)
-        self.config, self.folder, self.adapter, self._adapter_source = config, folder, adapter, config.adapter_path
+        source = WeightSource.read(config, self.source.preprocess)
+        companions = read_companions(config, source.preprocess)
+        num_loaded = self._write_checkpoint(source)
+        self.source, self.adapter, self._adapter_source = source, source.adapter, config.adapter_path
         on_load = self._on_load()
         assert on_load is not None  # weights are reached through their backend
         on_load(*companions)
@@ -331,7 +339,7 @@ class LoadedWeights(ABC):
         self.require_changeable(whole=False)
         if not Path(path).is_dir():
             raise CheckpointError(f"there is no folder {path}; the weights that are loaded stay")
-        adapter = read_adapter(Path(path), self.folder.weight_shapes())
+        adapter = read_adapter(Path(path), self.source.folder.weight_shapes())
         self._put(adapter, path)
         return WeightReport(path, adapter.num_tensors, adapter=self.adapter_facts())
 
@@ -340,7 +348,7 @@ class LoadedWeights(ABC):
         self.require_changeable(whole=False)
         if self.adapter is None:
             raise CapabilityError("there is no adapter to take off")
-        return WeightReport(self.config.model_name_or_path, self._put(None, None))
+        return WeightReport(self.source.config.model_name_or_path, self._put(None, None))
 
     def _put(self, adapter: Adapter | None, source: str | None) -> int:
         num_loaded = self._write_adapter(adapter)
@@ -351,7 +359,7 @@ class LoadedWeights(ABC):
         """Take a trainer's weights, or put its adapter on."""
         if holds_adapter(tensors):
             self.require_changeable(whole=False)
-            with given_adapter(tensors, adapter_config, self.adapter, self.folder.weight_shapes(), strict=strict) as (adapter, left):
+            with given_adapter(tensors, adapter_config, self.adapter, self.source.folder.weight_shapes(), strict=strict) as (adapter, left):
                 self._put(adapter, "tensors")
             return WeightReport("tensors", adapter.num_tensors, not_matched=left, adapter=self.adapter_facts())
         self.require_changeable(whole=True)

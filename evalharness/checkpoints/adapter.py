@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import CheckpointError, nearest_folder
-from evalharness.checkpoints.weights import base_shapes, read_head, read_json, tensors_of
+from evalharness.checkpoints.weights import read_head, read_json, tensors_of
 
 if TYPE_CHECKING:
-    from evalharness.api.options import ModelLoadConfig
+    pass
 
 MERGE = "merge it into its base (peft's merge_and_unload) and give that folder"
 # Each changes the sum above, or what is adapted.
@@ -165,13 +165,6 @@ def read_adapter(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]) -> Ad
         raise CheckpointError(f"{path} adapts {twice!r} twice, under different names; copy it again")
     _check_targets(settings, pairs, whole, base_shapes, path)
     return Adapter(folder, weights, replaced, fingerprint_adapter(folder), tuple(_oddities(folder, weights, replaced)), settings)
-
-
-def adapter_of(config: ModelLoadConfig) -> Adapter | None:
-    """Return the adapter that a backend is to load, fitted to its base; None without one."""
-    if config.adapter_path is None:
-        return None
-    return read_adapter(Path(config.adapter_path), base_shapes(Path(config.model_name_or_path)))
 
 
 def shapes_of(head: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

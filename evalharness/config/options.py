@@ -66,6 +66,12 @@ DECODING = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "max
 EVALS_OWN = "the eval's own, otherwise "
 
 
+_COUNT, _NATURAL = Number(int, minimum=1), Number(int, minimum=0)
+_NOT_NEGATIVE, _POSITIVE, _FRACTION = Number(float, minimum=0), Number(float, above=0), Number(float, above=0, maximum=1)
+_FLAG, _FOLDER = Flag(), Folder()
+_VLLM, _OPENAI, _HF_VLLM = ("vllm",), ("openai",), ("hf", "vllm")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """The value of every option and its origin. An option that was not set has its default, mostly None."""
@@ -81,18 +87,18 @@ class RunConfig:
         PathList(), "Checkpoint folder, or a pattern such as 'runs/sft-42/checkpoint-*'; repeatable", default=(), metavar="PATH"
     )
     base_model: Path | None = option(
-        Folder(),
+        _FOLDER,
         "Base checkpoint of the LoRA adapters that --model names (default: the base that adapter_config.json names)",
-        only_for=("hf", "vllm"),
+        only_for=_HF_VLLM,
     )
     wait: float = option(
-        Number(float, minimum=0),
+        _NOT_NEGATIVE,
         "Seconds to wait, before anything runs, for checkpoints that are still being written (default: 0, skip them)",
         default=0,
         metavar="SECONDS",
-        only_for=("hf", "vllm"),
+        only_for=_HF_VLLM,
     )
-    data: Path | None = option(Folder(), "Folder from which the evals load their cases (default: the eval's own folder)")
+    data: Path | None = option(_FOLDER, "Folder from which the evals load their cases (default: the eval's own folder)")
     limit: int | None = option(
         Number(int, minimum=1, hint_if_too_small="; leave it out to run every case"),
         "Run only the first N cases of each eval (default: all cases)",
@@ -102,26 +108,22 @@ class RunConfig:
         "Run only part i of n of each eval's cases, the same on every machine; `evalharness merge` joins the parts (default: all cases)",
         metavar="i/n",
     )
-    spot: int = option(
-        Number(int, minimum=0), "Number of cases per engine that evals with spot checks write to outputs/, drawn with --seed", default=0
-    )
-    max_new_tokens: int | None = option(Number(int, minimum=1), f"Longest generation, in tokens (default: {EVALS_OWN}256)")
-    temperature: float | None = option(Number(float, minimum=0), f"Sampling temperature; 0 is greedy (default: {EVALS_OWN}0)", metavar="T")
+    spot: int = option(_NATURAL, "Number of cases per engine that evals with spot checks write to outputs/, drawn with --seed", default=0)
+    max_new_tokens: int | None = option(_COUNT, f"Longest generation, in tokens (default: {EVALS_OWN}256)")
+    temperature: float | None = option(_NOT_NEGATIVE, f"Sampling temperature; 0 is greedy (default: {EVALS_OWN}0)", metavar="T")
     top_p: float | None = option(
-        Number(float, above=0, maximum=1),
-        f"Nucleus sampling: probability mass to draw from, above 0 and up to 1 (default: {EVALS_OWN}1)",
-        metavar="P",
+        _FRACTION, f"Nucleus sampling: probability mass to draw from, above 0 and up to 1 (default: {EVALS_OWN}1)", metavar="P"
     )
     repetition_penalty: float | None = option(
-        Number(float, above=0), f"Penalty factor for tokens that occurred before; 1 is none (default: {EVALS_OWN}1)", metavar="F"
+        _POSITIVE, f"Penalty factor for tokens that occurred before; 1 is none (default: {EVALS_OWN}1)", metavar="F"
     )
     thinking: bool = option(
-        Flag(),
+        _FLAG,
         "Let models think before they answer, if the chat template has a switch for it; rows keep thought and answer apart",
         default=False,
     )
     max_thinking_tokens: int | None = option(
-        Number(int, minimum=0), f"Longest thought, in tokens; a longer one is closed for the model (default: {EVALS_OWN}no limit)"
+        _NATURAL, f"Longest thought, in tokens; a longer one is closed for the model (default: {EVALS_OWN}no limit)"
     )
     thinking_marks: str | None = option(
         Text(r"[^,\s]+,[^,\s]+", legal="two marks with a comma between them"),
@@ -129,13 +131,9 @@ class RunConfig:
         metavar="OPEN,CLOSE",
     )
     seed: int = option(Number(int, minimum=0, maximum=2**32 - 1), "Sampling seed; every case and sample derives its own from it", default=0)
-    num_samples: int = option(Number(int, minimum=1), "Generations per case; more than 1 needs a temperature", default=1)
-    max_pixels: int | None = option(
-        Number(int, minimum=1), "Largest area of an image after resizing, in pixels (default: the checkpoint's)"
-    )
-    min_pixels: int | None = option(
-        Number(int, minimum=1), "Smallest area of an image after resizing, in pixels (default: the checkpoint's)"
-    )
+    num_samples: int = option(_COUNT, "Generations per case; more than 1 needs a temperature", default=1)
+    max_pixels: int | None = option(_COUNT, "Largest area of an image after resizing, in pixels (default: the checkpoint's)")
+    min_pixels: int | None = option(_COUNT, "Smallest area of an image after resizing, in pixels (default: the checkpoint's)")
     dtype: tuple[str, ...] | None = option(
         NameList(lambda: _DTYPES, _unknown_dtype),
         "Type of the weights at run time: float32, float16 or bfloat16; of several, comma-separated, each gives an engine "
@@ -154,40 +152,32 @@ class RunConfig:
         metavar="NAME",
         only_for=("hf",),
     )
-    tensor_parallel_size: int = option(
-        Number(int, minimum=1), "GPUs that share each layer of a checkpoint in one vLLM engine", default=1, only_for=("vllm",)
-    )
+    tensor_parallel_size: int = option(_COUNT, "GPUs that share each layer of a checkpoint in one vLLM engine", default=1, only_for=_VLLM)
     pipeline_parallel_size: int = option(
-        Number(int, minimum=1),
-        "Stages into which one vLLM engine splits a checkpoint, each on --tensor-parallel-size GPUs",
-        default=1,
-        only_for=("vllm",),
+        _COUNT, "Stages into which one vLLM engine splits a checkpoint, each on --tensor-parallel-size GPUs", default=1, only_for=_VLLM
     )
     distributed_executor_backend: str | None = option(
         Choice(("mp", "ray", "uni", "external_launcher")),
         "How vLLM runs an engine on several GPUs; ray can use GPUs of other hosts (default: vLLM's choice)",
-        only_for=("vllm",),
+        only_for=_VLLM,
     )
     engine_option: tuple[tuple[str, Any], ...] = option(
         Arguments(),
         "Another engine argument of vLLM, such as max_num_seqs=64; the value is JSON or text; repeatable",
         default=(),
         metavar="NAME=VALUE",
-        only_for=("vllm",),
+        only_for=_VLLM,
     )
     gpu_memory_utilization: float | None = option(
-        Number(float, above=0, maximum=1),
-        "Fraction of a GPU's memory that vLLM takes, above 0 and up to 1 (default: vLLM's own)",
-        metavar="F",
-        only_for=("vllm",),
+        _FRACTION, "Fraction of a GPU's memory that vLLM takes, above 0 and up to 1 (default: vLLM's own)", metavar="F", only_for=_VLLM
     )
     max_model_len: int | None = option(
-        Number(int, minimum=1), "Longest prompt plus generation, in tokens; vLLM reserves memory for it (default: the checkpoint's)"
+        _COUNT, "Longest prompt plus generation, in tokens; vLLM reserves memory for it (default: the checkpoint's)"
     )
     enforce_eager: bool | None = option(
-        Flag(),
+        _FLAG,
         "Start vLLM without compilation (eager): ready sooner, slower afterwards (default: eager on a CPU, compiled on a GPU)",
-        only_for=("vllm",),
+        only_for=_VLLM,
     )
     devices: str | None = option(
         DeviceList(),
@@ -197,55 +187,55 @@ class RunConfig:
         only_for=("hf", "max", "vllm"),
     )
     share_devices: bool = option(
-        Flag(),
+        _FLAG,
         "Let several workers share a GPU if -n exceeds what the GPUs allow (default: off, such a run is refused)",
         default=False,
-        only_for=("hf", "vllm"),
+        only_for=_HF_VLLM,
     )
     server: str = option(
         Choice(SERVERS),
         "Kind of server behind the openai backend; vllm, sglang and max exchange token ids, the others text",
         default="vllm",
-        only_for=("openai",),
+        only_for=_OPENAI,
     )
     base_url: str | None = option(
         _ADDRESS,
         "Address of the server; its key comes from EVALHARNESS_API_KEY or OPENAI_API_KEY (default: this machine, --server's port)",
         metavar="URL",
-        only_for=("openai",),
+        only_for=_OPENAI,
     )
     served_model: str | None = option(
         Text(r"\S+", legal="the name of a model without spaces"),
         "Name of the model on the server (default: its only model)",
         metavar="NAME",
-        only_for=("openai",),
+        only_for=_OPENAI,
     )
-    concurrency: int = option(Number(int, minimum=1), "Requests sent to the server at the same time", default=64, only_for=("openai",))
+    concurrency: int = option(_COUNT, "Requests sent to the server at the same time", default=64, only_for=_OPENAI)
     request_timeout: float = option(
-        Number(float, above=0),
+        _POSITIVE,
         "Seconds that the server may take for one answer, in each of up to three attempts",
         default=120.0,
         metavar="S",
-        only_for=("openai",),
+        only_for=_OPENAI,
     )
     adapter_dir: Path | None = option(
-        Folder(),
+        _FOLDER,
         "Folder for copies of adapters, which the server must see under the same path (default: this machine's temporary files)",
-        only_for=("openai",),
+        only_for=_OPENAI,
     )
     hang_timeout: float = option(
-        Number(float, minimum=0),
+        _NOT_NEGATIVE,
         "Seconds without a heartbeat after which a worker (-n) is killed and another takes over its work; six times as long while it "
         "computes; 0 waits forever",
         default=600.0,
         metavar="S",
     )
     cache: bool | None = option(
-        Flag(),
+        _FLAG,
         "Reuse answers to identical deterministic requests instead of generating them again; --no-cache also ignores a cache_dir of the "
         "settings files (default: off, on with a cache_dir)",
     )
-    cache_dir: Path | None = option(Folder(), "Folder that keeps answers to deterministic requests for later and parallel runs")
+    cache_dir: Path | None = option(_FOLDER, "Folder that keeps answers to deterministic requests for later and parallel runs")
     fallback_backend: str | None = option(
         Choice(tuple(name for name in known_backends() if name not in ("fake", "max"))),
         "Backend for image requests that the primary backend cannot run; every such row records it (default: none, they are errors)",
@@ -256,8 +246,8 @@ class RunConfig:
         "What to do if a backend cannot honour an option: refuse before anything runs, or warn and record it",
         default="refuse",
     )
-    trust_remote_code: bool = option(Flag(), "Run Python code that a checkpoint contains", default=False)
-    allow_pickle: bool = option(Flag(), "Load pickled weights, which can run any code (default: off, safetensors only)", default=False)
+    trust_remote_code: bool = option(_FLAG, "Run Python code that a checkpoint contains", default=False)
+    allow_pickle: bool = option(_FLAG, "Load pickled weights, which can run any code (default: off, safetensors only)", default=False)
     run_id: str = option(
         Text(_RUN_ID, legal="1 to 100 letters, digits, '.', '_' or '-', starting with a letter or digit"),
         "Name of the run and of its folder (default: UTC time and six random digits)",
@@ -269,7 +259,7 @@ class RunConfig:
         "Continue a run that was interrupted or has errors, with its own options and stored generations (default: start a new run)",
         metavar="RUN_ID",
     )
-    report_dir: Path = option(Folder(), "Folder that gets one folder per run", default=Path("reports"))
+    report_dir: Path = option(_FOLDER, "Folder that gets one folder per run", default=Path("reports"))
     baseline: str | None = option(
         Text(r"\S(.*\S)?", legal="the name of a baseline, a path, latest, or latest~1"),
         "Baseline of the gate no_regression: baselines/NAME.json, the path of a baseline or run, or latest, the complete run in "

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evalharness.api import images
-from evalharness.api.errors import ConfigError, ImageError, PromptTooLong, RequestError, UnsupportedOption
+from evalharness.api.errors import ConfigError, ImageError, RequestError, UnsupportedOption
 from evalharness.api.hooks import RequestType
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
@@ -99,17 +99,6 @@ def check_options(options: GenerationOptions) -> None:
         raise UnsupportedOption(f"a given response cannot be scored with bans ({', '.join(bans)}); leave them out")
 
 
-def check_room(num_prompt_tokens: int | None, num_response_tokens: int, max_model_len: int | None) -> None:
-    """Raise `PromptTooLong` if prompt and response together exceed the context: nothing is ever cut."""
-    if num_prompt_tokens is None or max_model_len is None:
-        return
-    if num_prompt_tokens + num_response_tokens > max_model_len:
-        raise PromptTooLong(
-            f"prompt ({num_prompt_tokens} tokens) + response ({num_response_tokens} tokens) exceed the context of {max_model_len}; "
-            "shorten one of them or use smaller images (--max-pixels)"
-        )
-
-
 _SEED_LIMIT = 2**31  # what torch, vLLM and HTTP servers all take
 
 
@@ -147,19 +136,16 @@ class PromptBuilder:
         self._check_placeholders(text, request_images)
         num_tokens = self._num_tokens(token_ids, request_images)
         plan = self.sampling_plan(options)
-        if num_tokens is not None:
-            plan.check_prompt_tokens(num_tokens)
         response = self._response_ids(request, options) if isinstance(request, ScoringRequest) else None
         self._check_ids(token_ids, response)
-        if response is None:
-            check_length(num_tokens, options.max_new_tokens, self._backend.max_model_len)
-        else:
-            check_room(num_tokens, len(response), self._backend.max_model_len)
+        if response is not None:
             plan = replace(plan, seed=None)  # nothing is drawn
         load = request_images.load if request_images is not None else None
         given_as_ids = isinstance(request.prompt, tuple) if isinstance(request, ScoringRequest) else chat is None
         call = self._chat(chat) if chat is not None and request_images is not None else None
         prompt = Prompt(index, text, token_ids, num_tokens, plan, load, call, given_as_ids, response)
+        if num_tokens is not None:
+            prompt.check_length(num_tokens, self._backend.max_model_len)
         response_text = request.response if isinstance(request, ScoringRequest) and isinstance(request.response, str) else None
         marks = None if isinstance(request, ScoringRequest) else self._marks_of(text)
         return PreparedRequest(prompt, self._stop_plan(options), options, request_images, response_text, marks)
@@ -290,21 +276,6 @@ class PromptBuilder:
 
         counts = num_image_tokens(processor, [images.image_size(source) for source in request_images.sources])
         return None if counts is None else len(token_ids) - len(counts) + sum(counts)
-
-
-def check_length(num_tokens: int | None, max_new_tokens: int, max_model_len: int | None) -> None:
-    """Raise `PromptTooLong` if the prompt, or prompt + max_new_tokens, does not fit the context."""
-    if num_tokens is None or max_model_len is None:
-        return
-    if num_tokens >= max_model_len:
-        raise PromptTooLong(
-            f"the prompt has {num_tokens} tokens, the context {max_model_len}; shorten it or use smaller images (--max-pixels)"
-        )
-    if num_tokens + max_new_tokens > max_model_len:
-        raise PromptTooLong(
-            f"prompt ({num_tokens} tokens) + max_new_tokens ({max_new_tokens}) exceed the context of {max_model_len}; "
-            f"lower --max-new-tokens to at most {max_model_len - num_tokens} or shorten the prompt"
-        )
 
 
 def _sampling_plan(options: GenerationOptions, stops: StopPlan, thinking: ThinkingBudget | None) -> SamplingPlan:

@@ -2,8 +2,10 @@
 
 Loaded by the entry point of an installed evalharness, or by a conftest.py with
 `pytest_plugins = ["evalharness.pytest_plugin"]`. Its hooks are in `hooks.py`; those around each test, in
-`hooks.RunningTests`, are registered only where evals were collected.
+`hooks.RunningTests`, are registered only where evals were collected. Pytest finds hooks and fixtures here by their names.
 """
+
+# ruff: noqa: F401 -- for pytest
 
 from evalharness.pytest_plugin.distributed.gpus import pytest_xdist_auto_num_workers
 from evalharness.pytest_plugin.fixtures import case, coordinates, details, engine, generation, generations, score, steps
@@ -14,29 +16,6 @@ from evalharness.pytest_plugin.hooks import (
     pytest_generate_tests,
     pytest_report_collectionfinish,
     pytest_sessionfinish,
-    pytest_terminal_summary,
     pytest_unconfigure,
 )
 from evalharness.pytest_plugin.options import pytest_addoption, pytest_load_initial_conftests
-
-__all__ = [
-    "case",
-    "coordinates",
-    "details",
-    "engine",
-    "generation",
-    "generations",
-    "pytest_addoption",
-    "pytest_collection_finish",
-    "pytest_collection_modifyitems",
-    "pytest_configure",
-    "pytest_generate_tests",
-    "pytest_load_initial_conftests",
-    "pytest_report_collectionfinish",
-    "pytest_sessionfinish",
-    "pytest_terminal_summary",
-    "pytest_unconfigure",
-    "pytest_xdist_auto_num_workers",
-    "score",
-    "steps",
-]

@@ -278,12 +278,10 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
     nodeid = metafunc.definition.nodeid
     is_empty = module is not None and not module.cases
     if (not engine_ids or is_empty) and takes(metafunc, "case"):
-        names = [name for name in ("engine", "case") if takes(metafunc, name)]
         reason, name = (_EMPTY_PART, "empty-part") if is_empty else (_NOTHING_TO_COMPARE, "nothing-to-compare")
         if module is not None and module.no_data is not None:
             reason, name = module.no_data, "no-data"
-        nothing = pytest.param(*[None] * len(names), marks=pytest.mark.skip(reason=reason), id=name)
-        metafunc.parametrize(names, [nothing], indirect=[name for name in names if name == "engine"])
+        _parametrize_once(metafunc, None, name, pytest.mark.skip(reason=reason))
         return
     if takes(metafunc, "engine"):
         metafunc.parametrize("engine", engine_ids, ids=engine_ids, indirect=True, scope="session")
@@ -297,6 +295,13 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
         raise ConfigError(f"{nodeid} takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out")
     gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
     metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])
+
+
+def _parametrize_once(metafunc: pytest.Metafunc, value: object, name: str, *marks: pytest.MarkDecorator) -> None:
+    """Give a test one parameter, the value of both engine and case."""
+    names = [name for name in ("engine", "case") if takes(metafunc, name)]
+    once = pytest.param(*[value] * len(names), id=name, marks=marks)
+    metafunc.parametrize(names, [once], indirect=[name for name in names if name == "engine"])
 
 
 def takes(metafunc: pytest.Metafunc, fixture: str) -> bool:
@@ -358,20 +363,14 @@ def stand_in(metafunc: pytest.Metafunc, error: Exception) -> None:
     """
     if metafunc.config.getoption("lf", False) or is_named(metafunc, with_case=True):
         raise error
-    names = [name for name in ("engine", "case") if takes(metafunc, name)]
-    standing = pytest.param(*[_Unloaded(error)] * len(names), id="no-cases")
-    metafunc.parametrize(names, [standing], indirect=[name for name in names if name == "engine"])
+    _parametrize_once(metafunc, _Unloaded(error), "no-cases")
 
 
 def report_unloaded(session: pytest.Session) -> None:
     """Report a collection error for each module that still has such a test, and take these tests out of the session."""
-    standing: dict[pytest.Item, Exception] = {}
-    for item in session.items:
-        if (error := _error_of(item)) is not None:
-            standing[item] = error
-    if not standing:
-        return
-    session.items[:] = [item for item in session.items if item not in standing]
+    standing = {item: error for item in session.items if (error := _error_of(item)) is not None}
+    if standing:
+        session.items[:] = [item for item in session.items if item not in standing]
     for module, error in {item.getparent(pytest.Module): error for item, error in standing.items()}.items():
         assert module is not None
         cases: Any = _Cases.from_parent(module, name=module.name, nodeid=module.nodeid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import traceback
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.redaction import remember_options
 from evalharness.config import RunConfig
-from evalharness.pytest_plugin._pytest_internals import terminal_width
 from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
 from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards
 from evalharness.pytest_plugin.distributed.worker import install_stop_command, report_ambiguous_node_ids, start_heartbeat, units_ahead
@@ -30,7 +30,6 @@ from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
 from evalharness.runs.records import collector_paused
-from evalharness.runs.schema import Row, RunFile
 
 
 class RunningTests:
@@ -120,13 +119,9 @@ def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, nu
 
 
 def _location(error: BaseException, item: pytest.Function) -> str:
-    line = item.function.__code__.co_firstlineno
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code is item.function.__code__:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f"{item.nodeid.partition('::')[0]}:{line}"
+    code = item.function.__code__
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code is code]
+    return f"{item.nodeid.partition('::')[0]}:{[code.co_firstlineno, *lines][-1]}"
 
 
 _FIXTURES = ("engine", "case", "generation", "generations", "steps", "score", "details")
@@ -158,7 +153,7 @@ def pytest_configure(config: pytest.Config) -> None:
         state = _session(RunContext(run, config.rootpath, worker, num_workers, resumed, cards))
         state.lock = lock
     config.stash[STATE] = state
-    config.stash[REPORTING] = reporting = Reporting(config)
+    config.stash[REPORTING] = reporting = Reporting(config, state)
     if state.context.worker in CONTROLLER_NAMES:
         config.pluginmanager.register(reporting, "evalharness-reporting")
     if state.context.worker == "controller":
@@ -299,93 +294,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         state.close()
         if state.context.worker in CONTROLLER_NAMES and state.has_started_run:
             with collector_paused():
-                _finish(session, exitstatus)
+                reporting.finish(session, exitstatus)
     except KeyboardInterrupt:  # the second Ctrl-C: end at once, without a traceback
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         if state.has_started_run:
             again = f"evalharness report {state.context.run_dir} makes the reports of it"
             reporting.problem = f"interrupted while the end of the run was written; the results are safe in the journal: {again}"
-
-
-def _finish(session: pytest.Session, exitstatus: int) -> None:
-    config = session.config
-    state, reporting = config.stash[STATE], config.stash[REPORTING]
-    if reporting.progress is not None:
-        reporting.progress.clear()
-    from evalharness.pytest_plugin.finish import finish_run
-    from evalharness.pytest_plugin.finish.ci_files import add_to_junit_file
-
-    try:
-        run, rows = finish_run(
-            config,
-            exit_code=int(exitstatus),
-            interrupted=_interruption(session, exitstatus),
-            crashes={**reporting.put_back, **reporting.crashes},
-        )
-        reporting.summary = _write_reports(config, state, run, rows)
-        add_to_junit_file(config, run)
-        reporting.summary += _renewed_index(state.context.run_dir.parent)
-    except RecordError as error:
-        reporting.problem = str(error)
-    except Exception as error:  # whatever breaks here, the journal holds every result and must be named
-        reporting.problem = f"{type(error).__name__}: {error}; the results are safe in {state.context.run_dir / 'journal'}"
-    if reporting.problem is not None:
-        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
-        return
-    reporting.run = run
-    session.exitstatus = run["exit_code"]
-
-
-def _write_reports(config: pytest.Config, state: EvalSession, run: RunFile, rows: list[Row]) -> str:
-    """Write the reports and return the closing lines; if a page fails, note that in `run` and in run.json."""
-    from evalharness.pytest_plugin.finish.ci_files import write_github_summary
-    from evalharness.report.writing import report_rows, terminal_summary  # numpy and tabulate, only now
-
-    tables = report_rows(state.context.run_dir, rows)
-    run["problems"], run["exit_code"] = tables.run["problems"], tables.run["exit_code"]
-    write_github_summary(tables)
-    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    return terminal_summary(tables, None if reporter is None else terminal_width(reporter))
-
-
-def _renewed_index(report_dir: Path) -> str:
-    """Renew the index of all runs; return "", or a line that says why that failed (not a problem of this run)."""
-    from evalharness.report.html.index_page import INDEX, write_index
-
-    try:
-        write_index(report_dir)
-    except Exception as error:  # whatever another run's folder holds, this run has its reports
-        return f"\n{INDEX} of all runs could not be renewed: {type(error).__name__}: {shorten(str(error))}"
-    return ""
-
-
-def _interruption(session: pytest.Session, exitstatus: int) -> str | None:
-    if session.shouldfail or session.shouldstop:
-        return str(session.shouldfail or session.shouldstop)
-    return session.config.stash[REPORTING].interrupted or ("internal error" if exitstatus == pytest.ExitCode.INTERNAL_ERROR else None)
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Show the scores, the misses where `-rm` asks for them, and where the report lies."""
-    reporting = config.stash[REPORTING]
-    state = config.stash[STATE]
-    if reporting.problem is None and reporting.run is None:
-        return
-    from evalharness.report.text import terminal_text
-
-    if reporting.problem is not None:
-        terminalreporter.write_sep("=", "evalharness", red=True)
-        terminalreporter.write_line(f"no report: {terminal_text(reporting.problem, 2000)}", red=True)
-        return
-    if "m" in terminalreporter.reportchars and reporting.misses:
-        terminalreporter.write_sep("=", "misses")
-        for nodeid, location, problem in reporting.misses:
-            terminalreporter.write_line(f"MISS {nodeid} ({location})", yellow=True)
-            for line in problem.splitlines():
-                terminalreporter.write_line(f"E   {terminal_text(line)}")
-    terminalreporter.write_sep("=", "evalharness")
-    for line in reporting.summary.splitlines():  # one by one: a terminal that lacks a character gets that line escaped
-        terminalreporter.write_line(line)
-    terminalreporter.write_line(f"report: {state.context.run_dir / 'report.md'}")
-    if (page := state.context.run_dir / "report.html").exists():
-        terminalreporter.write_line(f"page: {page}")

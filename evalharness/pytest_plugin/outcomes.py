@@ -8,6 +8,7 @@ invalid   the case could not be asked          skip    skipped, or never run
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -95,12 +96,8 @@ def is_assertion(error: BaseException) -> bool:
     """
     if not isinstance(error, (AssertionError, pytest.fail.Exception)):
         return False
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__", "").startswith(_NO_VERDICT_FROM):
-            return False
-        trace = trace.tb_next
-    return True
+    frames = traceback.walk_tb(error.__traceback__)
+    return not any(frame.f_globals.get("__name__", "").startswith(_NO_VERDICT_FROM) for frame, _ in frames)
 
 
 def shorten(text: str) -> str:

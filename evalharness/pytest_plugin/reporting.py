@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 from evalharness.pytest_plugin.outcomes import shorten
-from evalharness.runs.schema import RunFile
+from evalharness.report.text import duration_text, terminal_text
+from evalharness.runs.schema import Row, RunFile
 
 if TYPE_CHECKING:
     from evalharness.pytest_plugin.execution.execution import Execution
@@ -55,18 +57,14 @@ class Progress:
         self._execution = execution
         self._reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
         self._capture: Any = config.pluginmanager.get_plugin("capturemanager")
-        self._live = bool(self._reporter is not None and self._reporter.isatty and config.get_verbosity() <= 0)
-        self._every_s = _TERMINAL_EVERY_S if self._live else _PIPE_EVERY_S
+        self.live = bool(self._reporter is not None and self._reporter.isatty and config.get_verbosity() <= 0)
+        """Whether one line is rewritten in place; then pytest's own dots are not shown."""
+        self._every_s = _TERMINAL_EVERY_S if self.live else _PIPE_EVERY_S
         self._started = time.monotonic()
         self._last = self._started
         self._num_done = 0
         self._num_tokens = 0
         self._num_problems = 0
-
-    @property
-    def is_live(self) -> bool:
-        """Whether one line is rewritten in place (then pytest's own dots are not shown)."""
-        return self._live
 
     def test_ended(self, num_tokens: int, is_problem: bool) -> None:
         """Count a test."""
@@ -86,7 +84,7 @@ class Progress:
             self._write(self._line(now))
 
     def _write(self, line: str) -> None:
-        if self._live:
+        if self.live:
             self._reporter.rewrite(line[: terminal_width(self._reporter) - 1], erase=True)
         else:
             self._reporter.ensure_newline()
@@ -94,7 +92,7 @@ class Progress:
 
     def clear(self) -> None:
         """Remove the live line."""
-        if self._live and self._last != self._started:
+        if self.live and self._last != self._started:
             self._reporter.rewrite("", erase=True)
 
     def _line(self, now: float) -> str:
@@ -110,22 +108,18 @@ class Progress:
         if steps:
             parts.insert(1, f"{steps} generated in steps")
         if 0 < self._num_done < total:
-            parts.append(f"about {_duration((total - self._num_done) * elapsed / self._num_done)} left")
+            parts.append(f"about {duration_text((total - self._num_done) * elapsed / self._num_done)} left")
         if self._num_problems:
             parts.append(f"{self._num_problems} not passed")
         return "evalharness: " + ", ".join(parts)
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
 class Reporting:
     """Misses, crashed tests, the live line and the finished run of a process that reports; a plugin of its session."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, state: EvalSession) -> None:
         self._config = config
+        self._state = state
         self.misses: list[tuple[str, str, str]] = []
         self.crashes: dict[str, str] = {}
         self.put_back: dict[str, str] = {}
@@ -141,7 +135,7 @@ class Reporting:
         facts = getattr(report, "evalharness", None)
         if facts is None:
             return None
-        live = self.progress is not None and self.progress.is_live
+        live = self.progress is not None and self.progress.live
         if facts["outcome"] == "miss":
             return "miss", "" if live else "m", ("MISS", {"yellow": True})
         if facts["outcome"] == "invalid":
@@ -180,6 +174,73 @@ class Reporting:
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note why the session breaks off: Ctrl-C, `pytest.exit`, or pytest's own reason."""
         self.interrupted = shorten(str(excinfo.value)) or "interrupted by the user"
+
+    def finish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write all results and reports, judge the gates, and set the session's exit code; what fails becomes `problem`."""
+        from evalharness.pytest_plugin.finish import finish_run
+        from evalharness.pytest_plugin.finish.ci_files import add_to_junit_file
+
+        if self.progress is not None:
+            self.progress.clear()
+        ended = str(session.shouldfail or session.shouldstop or self.interrupted or "")
+        if not ended and exitstatus == pytest.ExitCode.INTERNAL_ERROR:
+            ended = "internal error"
+        run_dir, crashes = self._state.context.run_dir, {**self.put_back, **self.crashes}
+        try:
+            run, rows = finish_run(self._config, exit_code=int(exitstatus), interrupted=ended or None, crashes=crashes)
+            self.summary = self._write_reports(run, rows)
+            add_to_junit_file(self._config, run)
+            self.summary += _renewed_index(run_dir.parent)
+            self.run, session.exitstatus = run, run["exit_code"]
+        except RecordError as error:
+            self.problem = str(error)
+        except Exception as error:  # whatever breaks here, the journal holds every result and must be named
+            self.problem = f"{type(error).__name__}: {error}; the results are safe in {run_dir / 'journal'}"
+        if self.problem is not None:
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+    def _write_reports(self, run: RunFile, rows: list[Row]) -> str:
+        """Write the reports and return the closing lines; if a page fails, note that in `run` and in run.json."""
+        from evalharness.pytest_plugin.finish.ci_files import write_github_summary
+        from evalharness.report.writing import report_rows, terminal_summary  # numpy and tabulate, only now
+
+        tables = report_rows(self._state.context.run_dir, rows)
+        run["problems"], run["exit_code"] = tables.run["problems"], tables.run["exit_code"]
+        write_github_summary(tables)
+        reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        return terminal_summary(tables, None if reporter is None else terminal_width(reporter))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Show the scores, the misses where `-rm` asks for them, and where the report lies."""
+        if self.problem is not None:
+            terminalreporter.write_sep("=", "evalharness", red=True)
+            terminalreporter.write_line(f"no report: {terminal_text(self.problem, 2000)}", red=True)
+        if self.run is None:
+            return
+        if "m" in terminalreporter.reportchars and self.misses:
+            terminalreporter.write_sep("=", "misses")
+            for nodeid, location, problem in self.misses:
+                terminalreporter.write_line(f"MISS {nodeid} ({location})", yellow=True)
+                for line in problem.splitlines():
+                    terminalreporter.write_line(f"E   {terminal_text(line)}")
+        terminalreporter.write_sep("=", "evalharness")
+        for line in self.summary.splitlines():  # one by one: a terminal that lacks a character gets that line escaped
+            terminalreporter.write_line(line)
+        terminalreporter.write_line(f"report: {self._state.context.run_dir / 'report.md'}")
+        if (page := self._state.context.run_dir / "report.html").exists():
+            terminalreporter.write_line(f"page: {page}")
+
+
+def _renewed_index(report_dir: Path) -> str:
+    """Renew the index of all runs; return "", or a line that says why that failed (not a problem of this run)."""
+    from evalharness.report.html.index_page import INDEX, write_index
+
+    try:
+        write_index(report_dir)
+    except Exception as error:  # whatever another run's folder holds, this run has its reports
+        return f"\n{INDEX} of all runs could not be renewed: {type(error).__name__}: {shorten(str(error))}"
+    return ""
 
 
 REPORTING = pytest.StashKey[Reporting]()

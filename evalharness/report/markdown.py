@@ -17,20 +17,27 @@ from evalharness.report.text import code_block, markdown_cell, number_text, plur
 from evalharness.runs.command_line import HIDDEN
 from evalharness.runs.schema import GateVerdict, RunFile, Throughput, WorkerEntry, entries_of, mapping, text_of
 
+_WORKERS_NOTE = (
+    "Idle is the share of the time, from the first load to the last result, in which a worker neither loaded nor generated. "
+    "A swap loads a checkpoint's weights into a running engine."
+)
 _HEADERS = ["worker", "devices", "loads", "swaps", "units", "loading (s)", "generating (s)", "idle"]
 
 
 def worker_sections(run: RunFile) -> Iterator[str]:
     """Yield "Workers", with how often engines were loaded; parts that run.json lacks are left out."""
     entries = entries_of(run.get("workers"))
-    if len(entries) < 2:
-        return
-    yield "## Workers"
-    yield (
-        "Idle is the share of the time, from the first load to the last result, in which a worker neither loaded nor generated. "
-        "A swap loads a checkpoint's weights into a running engine."
-    )
-    yield markdown_table(_HEADERS, [_line(entry) for entry in entries], 2)
+    if len(entries) > 1:
+        yield from _section("Workers", _WORKERS_NOTE, _HEADERS, [_line(entry) for entry in entries], 2)
+
+
+def _section(title: str, note: str, headers: list[str], lines: list[list[str]], num_text_columns: int) -> Iterator[str]:
+    """Yield heading, note and table of a section; nothing without lines."""
+    if lines:
+        yield f"## {title}"
+        if note:
+            yield note
+        yield markdown_table(headers, lines, num_text_columns)
 
 
 def _line(entry: WorkerEntry) -> list[str]:
@@ -87,11 +94,8 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
 
 def gate_blocks(tables: RunTables) -> Iterator[str]:
     """Yield the table of gates, if there are any."""
-    gates = entries_of(tables.run.get("gates"))
-    if gates:
-        yield "## Gates"
-        headers = ["gate", "passed", "eval", "test", "engine", "reason", "value", "threshold", "n"]
-        yield markdown_table(headers, [_gate_line(gate) for gate in gates], 6)
+    headers = ["gate", "passed", "eval", "test", "engine", "reason", "value", "threshold", "n"]
+    yield from _section("Gates", "", headers, [_gate_line(gate) for gate in entries_of(tables.run.get("gates"))], 6)
 
 
 def _gate_line(gate: GateVerdict) -> list[str]:
@@ -104,40 +108,32 @@ def _gate_line(gate: GateVerdict) -> list[str]:
 
 
 def _aggregates(tables: RunTables) -> Iterator[str]:
-    entries = entries_of(tables.run.get("aggregates"))
-    if entries:
-        yield "## Aggregates"
-        yield "Metrics over all cases, as the eval computed them."
-        names = ["eval", *(["test"] if any("test" in entry for entry in entries) else []), "engine", "metric"]
-        known: list[Mapping[str, Any]] = [*entries]
-        lines = [[*(text_of(entry.get(name)) for name in names), number_text(entry.get("value"))] for entry in known]
-        lines = [[markdown_cell(cell) for cell in line] for line in lines]
-        yield markdown_table([*names, "value"], lines, len(names))
+    entries: list[Mapping[str, Any]] = [*entries_of(tables.run.get("aggregates"))]
+    names = ["eval", *(["test"] if any("test" in entry for entry in entries) else []), "engine", "metric"]
+    lines = [[*(text_of(entry.get(name)) for name in names), number_text(entry.get("value"))] for entry in entries]
+    lines = [[markdown_cell(cell) for cell in line] for line in lines]
+    yield from _section("Aggregates", "Metrics over all cases, as the eval computed them.", [*names, "value"], lines, len(names))
 
 
 def _output_files(tables: RunTables) -> Iterator[str]:
     entries = entries_of(tables.run.get("outputs"))
-    if entries:
-        yield "## Output files"
-        yield "Written by the evals for other tools; paths are relative to this page."
-        facts = ((entry.get("path"), entry.get("eval"), entry.get("engine"), entry.get("num_bytes")) for entry in entries)
-        lines = [[markdown_cell(text_of(fact), 500) for fact in line] for line in facts]
-        yield markdown_table(["file", "eval", "engine", "bytes"], lines[:NUM_OUTPUT_FILES], 3)
-        if len(lines) > NUM_OUTPUT_FILES:
-            yield f"{plural(len(lines) - NUM_OUTPUT_FILES, 'more file')} left out here; outputs/ holds them."
+    facts = ((entry.get("path"), entry.get("eval"), entry.get("engine"), entry.get("num_bytes")) for entry in entries)
+    lines = [[markdown_cell(text_of(fact), 500) for fact in line] for line in facts]
+    note = "Written by the evals for other tools; paths are relative to this page."
+    yield from _section("Output files", note, ["file", "eval", "engine", "bytes"], lines[:NUM_OUTPUT_FILES], 3)
+    if len(lines) > NUM_OUTPUT_FILES:
+        yield f"{plural(len(lines) - NUM_OUTPUT_FILES, 'more file')} left out here; outputs/ holds them."
 
 
 def _problems(tables: RunTables) -> Iterator[str]:
     titles = {"error": "Errors", "invalid": "Invalid", "fail": "Failures", "other": "Unknown outcomes", "skip": "Skipped", "miss": "Misses"}
     for outcome, title in titles.items():
         groups = sorted((group for group in tables.problems.values() if group.outcome == outcome), key=lambda group: -group.count)
-        if groups:
-            yield f"## {title}"
-            lines = []
-            for group in groups[:NUM_PROBLEM_GROUPS]:
-                cells = (group.problem or "no reason was recorded", group.eval, group.engine, ", ".join(group.nodeids), group.excerpt)
-                lines.append([*(markdown_cell(cell, 700) for cell in cells), f"{group.count:,}"])
-            yield markdown_table(["reason", "eval", "engine", "first cases", "first answer", "count"], lines, 5)
+        lines = []
+        for group in groups[:NUM_PROBLEM_GROUPS]:
+            cells = (group.problem or "no reason was recorded", group.eval, group.engine, ", ".join(group.nodeids), group.excerpt)
+            lines.append([*(markdown_cell(cell, 700) for cell in cells), f"{group.count:,}"])
+        yield from _section(title, "", ["reason", "eval", "engine", "first cases", "first answer", "count"], lines, 5)
         if len(groups) > NUM_PROBLEM_GROUPS:
             num_rows = sum(group.count for group in groups[NUM_PROBLEM_GROUPS:])
             more = plural(len(groups) - NUM_PROBLEM_GROUPS, "more reason")
@@ -146,15 +142,13 @@ def _problems(tables: RunTables) -> Iterator[str]:
 
 def _throughput(tables: RunTables) -> Iterator[str]:
     entries = entries_of(tables.run.get("throughput"))
-    if entries:
-        yield "## Throughput"
-        yield "Workers generate in parallel; seconds are summed over them, so a rate is per worker, not for the run."
-        headers = ["engine", "workers", "worker-seconds", "generations", "prompt tokens", "completion tokens"]
-        headers += ["completion tokens/s per worker", "all tokens/s per worker"]
-        yield markdown_table(headers, [_throughput_line(entry) for entry in entries], 1)
-        untimed = [count for count in (entry.get("num_untimed_generations") for entry in entries) if isinstance(count, int) and count]
-        if untimed:
-            yield f"{plural(sum(untimed), 'generation')} of work units that broke left out, as their time is not known."
+    note = "Workers generate in parallel; seconds are summed over them, so a rate is per worker, not for the run."
+    headers = ["engine", "workers", "worker-seconds", "generations", "prompt tokens", "completion tokens"]
+    headers += ["completion tokens/s per worker", "all tokens/s per worker"]
+    yield from _section("Throughput", note, headers, [_throughput_line(entry) for entry in entries], 1)
+    untimed = [count for count in (entry.get("num_untimed_generations") for entry in entries) if isinstance(count, int) and count]
+    if untimed:
+        yield f"{plural(sum(untimed), 'generation')} of work units that broke left out, as their time is not known."
 
 
 def _throughput_line(entry: Throughput) -> list[str]:

@@ -141,6 +141,12 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def duration_text(seconds: float) -> str:
+    """Return "3 s", "5 min 03 s", "1 h 05 min"."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
 def share_text(part: int, whole: int) -> str:
     """Return "3 of 20"; "all 20" when it is all of several."""
     return f"all {whole:,}" if part == whole and whole > 1 else f"{part:,} of {whole:,}"

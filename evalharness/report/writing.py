@@ -32,6 +32,14 @@ def report_file(path: Path) -> Iterator[TextIO]:
         yield text
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder of a report that --out names. Raises `RecordError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from error
+
+
 _PAGE_PROBLEM = " could not be made:"
 
 

@@ -49,9 +49,7 @@ def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[Ch
     return cases
 
 
-def request(
-    case: ChoiceCase,
-) -> Generator[tuple[list[ScoringRequest], GenerationOptions], list[GenerationResult], ScoringRequest]:
+def request(case: ChoiceCase) -> Generator[tuple[list[ScoringRequest], GenerationOptions], list[GenerationResult], ScoringRequest]:
     """Score each choice: the wrong ones in a step, the right one as the final request."""
     prompt = prompt_of(case)
     yield [ScoringRequest(prompt, choice, case.ends) for choice in case.others], GenerationOptions()

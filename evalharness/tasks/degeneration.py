@@ -16,14 +16,15 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from evalharness.api.requests import GenerationResult
 from evalharness.tasks.shared import leftover_thinking
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 WINDOW = 60
 """Characters of a long piece."""
@@ -69,6 +70,8 @@ def find_repetition(text: str, *, cut_off: bool = False) -> Repetition | None:
     and again, in any order, are a loop. Counters in JSON keys and before items are ignored. An answer that was `cut_off` by its
     cap is also a loop where such pieces fill most of its end, even with small differences between them.
     """
+    import numpy as np
+
     kept = _without_counters(text)
     hashes = _window_hashes(text, kept)
     if len(hashes) < MIN_REPEATS:
@@ -101,12 +104,16 @@ def _is_long(places: Array, num_chars: int) -> bool:
 
 def _num_covered(places: Array) -> int:
     """Return how many characters the pieces that begin at these places, bool (n,), cover together."""
+    import numpy as np
+
     starts = np.flatnonzero(places)
     return int(np.minimum(np.diff(starts, append=starts[-1] + WINDOW), WINDOW).sum()) if len(starts) else 0
 
 
 def _without_counters(text: str) -> Array:
     """Return the places of all characters except the digits of counters, int64 (n,)."""
+    import numpy as np
+
     kept: Array = np.ones(len(text), dtype=bool)
     for counter in _COUNTER.finditer(text):
         kept[slice(*counter.span(counter.lastindex or 0))] = False
@@ -115,6 +122,8 @@ def _without_counters(text: str) -> Array:
 
 def _window_hashes(text: str, kept: Array | None = None) -> Array:
     """Return one hash per piece of `WINDOW` of the `kept` characters (default: all), uint64 `(n - WINDOW + 1,)`; empty for less."""
+    import numpy as np
+
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.uint64)
     codes = codes if kept is None else codes[kept]
     num_windows = len(codes) - WINDOW + 1
@@ -128,6 +137,8 @@ def _window_hashes(text: str, kept: Array | None = None) -> Array:
 
 def find_echo(text: str, prompt: str) -> str | None:
     """Return a marker of the chat template, or the first long piece of the prompt in a text; None without either."""
+    import numpy as np
+
     mark = _TEMPLATE.search(text)
     if mark is not None:
         return mark[0].strip()

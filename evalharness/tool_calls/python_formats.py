@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from evalharness.tool_calls.types import RawCall
@@ -36,10 +37,15 @@ def pythonic(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
         return
     if not isinstance(tree, ast.List) or not all(isinstance(each, ast.Call) for each in tree.elts):
         return
-    places, begin = _Places(source, len(text) - len(begun)), 0
+    lines = source.splitlines(keepends=True)
+    starts = list(accumulate(map(len, lines), initial=len(text) - len(begun)))
+    begin = 0
     for position, call in enumerate(tree.elts):
         assert isinstance(call, ast.Call)
-        end = len(text) if position == len(tree.elts) - 1 else places.end(call)
+        assert call.end_lineno is not None
+        # Python counts lines from 1 and columns in bytes of UTF-8.
+        before = lines[call.end_lineno - 1].encode("utf-8", "surrogatepass")[: call.end_col_offset].decode("utf-8", "surrogatepass")
+        end = len(text) if position == len(tree.elts) - 1 else starts[call.end_lineno - 1] + len(before)
         yield _call_of(call, (begin, end))  # commas and brackets belong to the calls: nothing of such an answer is content
         begin = end
 
@@ -132,18 +138,3 @@ def _value(node: ast.expr) -> Any:
     if not isinstance(value, (str, int, float, bool, type(None))) or (isinstance(value, float) and not abs(value) < float("inf")):
         raise ValueError(f"{type(value).__name__} does not exist in JSON")
     return value
-
-
-class _Places:
-    """Turns ast's lines and columns, which count bytes of UTF-8, into places in the text."""
-
-    def __init__(self, source: str, offset: int) -> None:
-        self._lines = source.splitlines(keepends=True)
-        self._starts = [offset]
-        for line in self._lines:
-            self._starts.append(self._starts[-1] + len(line))
-
-    def end(self, node: ast.expr) -> int:
-        assert node.end_lineno is not None
-        encoded = self._lines[node.end_lineno - 1].encode("utf-8", "surrogatepass")[: node.end_col_offset]
-        return self._starts[node.end_lineno - 1] + len(encoded.decode("utf-8", "surrogatepass"))

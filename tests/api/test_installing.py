@@ -55,8 +55,11 @@ def test_an_extra_comes_from_where_the_package_came(
     assert install_command("hf") == command
 
 
-def test_a_source_tree_is_installed_editable_from_its_folder() -> None:
+def test_a_source_tree_is_installed_from_its_folder_and_a_broken_package_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert install_command("vllm").endswith(f" install -e '{ROOT}[vllm]'")
+    installed(monkeypatch, None)
+    message = missing_package("backend 'hf'", ImportError("libx.so: no such file"), "hf")
+    assert message == "backend 'hf' needs a package that cannot be imported (libx.so: no such file); pip install 'evalharness[hf]'"
 
 
 def test_the_command_names_the_installer_of_this_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,12 +69,6 @@ def test_the_command_names_the_installer_of_this_environment(monkeypatch: pytest
         assert install_command("hf") == "/venv/bin/python -m pip install 'evalharness[hf]'"
     installed(monkeypatch, None, installer="uv")
     assert install_command("hf") == "uv pip install --python /venv/bin/python 'evalharness[hf]'"
-
-
-def test_a_broken_package_is_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, None)
-    message = missing_package("backend 'hf'", ImportError("libx.so: no such file"), "hf")
-    assert message == "backend 'hf' needs a package that cannot be imported (libx.so: no such file); pip install 'evalharness[hf]'"
 
 
 def test_a_backend_without_its_engine_says_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,11 +166,8 @@ def test_a_message_without_content_is_refused(cls: type, message: dict[str, Any]
 
 
 @pytest.mark.parametrize("cls", [TextGenerationRequest, VlmGenerationRequest])
-def test_a_request_without_messages_can_be_made(cls: type) -> None:
+def test_messages_are_kept_as_they_are_and_may_be_none(cls: type) -> None:
     assert list(cls([]).messages) == []
-
-
-def test_messages_are_kept_as_they_are() -> None:
     messages = [USER, {"role": "assistant", "content": None, "tool_calls": []}]
     assert TextGenerationRequest(messages).messages is messages
 

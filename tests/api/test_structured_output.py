@@ -33,8 +33,9 @@ def test_it_comes_back_from_json_and_pickle_and_can_be_a_key(structured: Structu
     assert {structured: 1}[StructuredOutput.from_mapping(structured.to_json())] == 1
 
 
-def test_options_without_it_say_so() -> None:
+def test_a_choice_becomes_a_grammar_and_options_without_any_say_so() -> None:
     assert GenerationOptions().to_json()["structured"] is None
+    assert StructuredOutput(choice=('a"b\\', "c\n\x01")).as_choice_grammar() == r'root ::= "a\"b\\" | "c\n\u0001"'
 
 
 @pytest.mark.parametrize(
@@ -116,10 +117,6 @@ def test_whether_a_text_fits(kind: str, text: str, verdict: bool) -> None:
 )
 def test_what_xgrammar_would_pass_over_is_found(schema: dict[str, Any], found: list[str]) -> None:
     assert list(unheld_keywords(schema)) == found
-
-
-def test_a_choice_becomes_a_grammar_with_its_marks_escaped() -> None:
-    assert StructuredOutput(choice=('a"b\\', "c\n\x01")).as_choice_grammar() == r'root ::= "a\"b\\" | "c\n\u0001"'
 
 
 def test_a_script_that_says_something_else_is_an_error_of_its_row() -> None:

@@ -40,11 +40,6 @@ def test_a_thought_is_cut_at_its_budget(prompt: list[int], written: list[int], k
     assert within_budget(written, BUDGET, prompt) == kept
 
 
-def test_marks_may_be_of_several_tokens() -> None:
-    budget = ThinkingBudget((7, 8), (7, 9), 2)
-    assert within_budget([7, 8, 1, 2, 3, 7, 9, 5], budget, []) == [7, 8, 1, 2, 7, 9, 5]
-
-
 @given(
     st.lists(st.sampled_from([1, 2, OPEN, CLOSE]), max_size=20), st.lists(st.sampled_from([1, OPEN, CLOSE]), max_size=4), st.integers(0, 4)
 )
@@ -147,6 +142,8 @@ def test_thought_and_answer_are_told_apart() -> None:
     assert result.thinking == Thinking("2 and 2", "4", True, len("<think>\n2 and 2\n</think>"))
     assert (result.answer, result.text) == ("4", "<think>\n2 and 2\n</think>\n\n4")
     assert GenerationResult.from_json(result.to_json()) == result
+    budget = ThinkingBudget((7, 8), (7, 9), 2)
+    assert within_budget([7, 8, 1, 2, 3, 7, 9, 5], budget, []) == [7, 8, 1, 2, 7, 9, 5]
 
 
 def test_a_thought_without_end_or_beginning_is_told_from_the_answer() -> None:

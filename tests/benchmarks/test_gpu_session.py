@@ -74,10 +74,15 @@ def test_two_steps_share_two_cards_and_one_that_needs_both_waits_for_them(tmp_pa
     assert lines[2:] == ["both 4,GPU-x", "c 4"]
 
 
-def test_a_step_for_more_cards_than_there_are_is_said_not_to_be_done(tmp_path: Path) -> None:
+def test_a_step_for_too_many_cards_and_an_unknown_one_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = run(tmp_path, step("both", cards=2), step("a"))
     assert session.done["both"]["note"] == "not begun, for it needs 2 cards"
     assert session.done["a"]["code"] == 0
+    with pytest.raises(SystemExit):
+        main(["one", str(tmp_path), "--only", "test"])
+    assert "there is no step test; there are texts, tests-vllm" in capsys.readouterr().err
+    assert main(["two", str(tmp_path), "--list"]) == 3
+    assert "two-texts        left" in capsys.readouterr().out
 
 
 def test_a_call_that_is_interrupted_leaves_no_process_and_the_step_is_left(tmp_path: Path) -> None:
@@ -105,11 +110,3 @@ def test_steps_need_what_comes_before_them_and_fit_into_a_call(tmp_path: Path, t
     assert all(set(one.needs) <= set(names[:number]) for number, one in enumerate(steps))
     assert all(one.seconds <= 500 for one in steps)
     assert [one.name for one in with_needs(steps[-1:], steps)] == ["photos", "one-photos", "table-photos"]
-
-
-def test_an_unknown_step_is_refused_and_a_list_begins_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["one", str(tmp_path), "--only", "test"])
-    assert "there is no step test; there are texts, tests-vllm" in capsys.readouterr().err
-    assert main(["two", str(tmp_path), "--list"]) == 3
-    assert "two-texts        left" in capsys.readouterr().out

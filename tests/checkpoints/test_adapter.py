@@ -98,11 +98,14 @@ def test_an_adapter_whose_weights_would_be_ignored_or_do_not_fit_is_refused(
         read_adapter(adapter(tmp_path, tensors, **settings), BASE)
 
 
-def test_a_pickled_adapter_is_refused(tmp_path: Path) -> None:
+def test_pickled_adapters_and_bases_are_refused(tmp_path: Path) -> None:
     folder = adapter(tmp_path)
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
     with pytest.raises(CheckpointError, match="but adapter_model.bin, a pickle"):
         read_adapter(folder, BASE)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(CheckpointError, match="whether an adapter fits it cannot be told"):
+        base_shapes(tmp_path)
 
 
 @pytest.mark.parametrize("zero", [0.0, -0.0], ids=["plus", "minus"])
@@ -118,6 +121,9 @@ def test_a_fingerprint_is_of_the_adapter_wherever_its_base_lies(tmp_path: Path) 
     one, same = (write_adapter(tmp_path / name, lora(Q, 6, 4), base=name) for name in ("a", "b"))
     other = write_adapter(tmp_path / "c", lora(Q, 6, 4, seed=5))
     assert fingerprint_adapter(one) == fingerprint_adapter(same) != fingerprint_adapter(other)
+    assert fits_of(["model.a.weight", "b.weight"], {"model.language_model.a.weight": (1,)}) == {
+        "model.a.weight": "model.language_model.a.weight"
+    }
 
 
 @pytest.mark.parametrize(
@@ -146,12 +152,6 @@ def test_a_base_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
         find_base(folder, tmp_path, tmp_path)
 
 
-def test_names_without_a_partner_are_left_out() -> None:
-    assert fits_of(["model.a.weight", "b.weight"], {"model.language_model.a.weight": (1,)}) == {
-        "model.a.weight": "model.language_model.a.weight"
-    }
-
-
 class TestFixtures:
     @pytest.mark.parametrize("name", ["lora-helps", "lora-hurts"])
     def test_an_adapter_counts_as_a_checkpoint_with_both_fingerprints(self, name: str) -> None:
@@ -163,12 +163,10 @@ class TestFixtures:
         assert len(info.adapter.weights) == 28
         assert len({info.fingerprint, base.fingerprint, info.adapter.fingerprint}) == 3
 
-    def test_another_base_is_taken_when_it_is_given_and_fits(self) -> None:
+    def test_another_base_is_taken_when_it_is_given_if_it_fits(self, tiny_vlm_checkpoint: Path) -> None:
         info = inspect_checkpoint(CHECKPOINTS / "lora-helps", base_model=CHECKPOINTS / "early")
         assert info.base is not None
         assert info.base.path == CHECKPOINTS / "early"
-
-    def test_a_base_of_other_shapes_is_refused(self, tiny_vlm_checkpoint: Path) -> None:
         with pytest.raises(CheckpointError, match="shape .*is this the base that it was trained on"):
             inspect_checkpoint(CHECKPOINTS / "lora-helps", base_model=tiny_vlm_checkpoint)
 
@@ -192,8 +190,3 @@ class TestFixtures:
         tokenizer = json.loads((CHECKPOINTS / "middle" / "tokenizer.json").read_text())
         (tmp_path / "lora" / "tokenizer.json").write_text(json.dumps(tokenizer, indent=1))
         assert inspect_checkpoint(tmp_path / "lora", base_model=CHECKPOINTS / "middle").adapter is not None
-
-    def test_a_pickled_base_cannot_be_fitted(self, tmp_path: Path) -> None:
-        (tmp_path / "pytorch_model.bin").write_bytes(b"x")
-        with pytest.raises(CheckpointError, match="whether an adapter fits it cannot be told"):
-            base_shapes(tmp_path)

@@ -125,22 +125,23 @@ def test_what_a_pattern_brings_is_skipped_while_it_is_written_and_what_was_named
     assert found(tmp_path, "c") == (["c"], [])
 
 
-def test_nothing_left_is_an_error(tmp_path: Path) -> None:
+def test_nothing_left_is_an_error_and_one_that_vanishes_no_crash(tmp_path: Path) -> None:
     write(tmp_path / "run/checkpoint-2", {**GOOD, "model.safetensors": HALF})
     with pytest.raises(CheckpointError, match="all checkpoints found are still being written, such as .*checkpoint-2; wait"):
         found(tmp_path, "run/*")
+    folder = write(tmp_path / "checkpoint-1", {"config.json": json.dumps(CONFIG)})
+    (folder / "config.json").unlink()
+    folder.rmdir()
+    assert "has just gone" in (why_unfinished(folder) or "")
 
 
-def test_a_checkpoint_is_waited_for_until_it_is_whole(tmp_path: Path) -> None:
+def test_what_is_not_there_or_not_whole_yet_is_waited_for(tmp_path: Path) -> None:
     write(tmp_path / "run/checkpoint-1", GOOD)
     folder = write(tmp_path / "run/checkpoint-2", {**GOOD, "model.safetensors": HALF})
     timer = threading.Timer(0.3, lambda: (folder / "model.safetensors").write_bytes(GOOD["model.safetensors"]))
     timer.start()
     assert found(tmp_path, "run", wait_s=120) == (["checkpoint-1", "checkpoint-2"], [])
     timer.join()
-
-
-def test_a_path_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
     timer = threading.Timer(0.3, lambda: write(tmp_path / "late", GOOD))
     timer.start()
     assert found(tmp_path, "late", wait_s=120) == (["late"], [])
@@ -156,13 +157,6 @@ def test_waiting_ends(tmp_path: Path) -> None:
     assert time.monotonic() - started >= 0.2
     with pytest.raises(CheckpointError, match="does not exist"):
         found(tmp_path, "nowhere", wait_s=0.1)
-
-
-def test_a_checkpoint_that_vanishes_meanwhile_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write(tmp_path / "checkpoint-1", {"config.json": json.dumps(CONFIG)})
-    (folder / "config.json").unlink()
-    folder.rmdir()
-    assert "has just gone" in (why_unfinished(folder) or "")
 
 
 def test_one_folder_by_two_names_counts_once_and_is_said(tmp_path: Path) -> None:

@@ -54,10 +54,12 @@ def good(tmp_path: Path) -> Path:
     return write(tmp_path / "ckpt", GOOD)
 
 
-def test_what_a_checkpoint_holds_is_reported(good: Path) -> None:
+def test_what_a_checkpoint_holds_is_reported_with_its_shards_and_trusted_code(good: Path, tmp_path: Path) -> None:
     info = inspect_checkpoint(good)
     assert (info.path, info.variant, info.has_chat_template) == (good, "vlm", True)
     assert len(info.fingerprint) == 64
+    files = {**GOOD, "config.json": {**CONFIG, "auto_map": {"AutoModel": "m.M"}}}
+    assert inspect_checkpoint(write(tmp_path / "c", files), trust_remote_code=True).variant == "vlm"
 
 
 @pytest.mark.parametrize(
@@ -171,11 +173,6 @@ def test_pickled_weights_load_when_allowed_unless_they_are_empty(tmp_path: Path)
     del files["model.safetensors"]
     with pytest.raises(CheckpointError, match="is empty"):
         inspect_checkpoint(write(tmp_path / "c", files), allow_pickle=True)
-
-
-def test_remote_code_is_accepted_when_trusted(tmp_path: Path) -> None:
-    files = {**GOOD, "config.json": {**CONFIG, "auto_map": {"AutoModel": "m.M"}}}
-    assert inspect_checkpoint(write(tmp_path / "c", files), trust_remote_code=True).variant == "vlm"
 
 
 def test_fingerprint_is_the_same_for_a_copy_under_another_name(good: Path, tmp_path: Path) -> None:

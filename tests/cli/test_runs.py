@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.api.errors import REFUSED, RecordError
+from evalharness.api.errors import RecordError
 from evalharness.cli import main
 from evalharness.cli.framework import expand_run, find_run
 from tests.analysis.comparison.runs import cases, run_dir
+from tests.cli.conftest import Command
 
 EVERY_COMMAND = [
     pytest.param(["report", "RUN"], id="report"),
@@ -41,25 +42,18 @@ def with_run(arguments: Sequence[str], word: str) -> list[str]:
 
 class TestEveryCommand:
     @pytest.mark.parametrize("arguments", EVERY_COMMAND)
-    @pytest.mark.parametrize(("word", "name"), [("latest", "new"), ("latest~2", "old")])
-    def test_it_takes_the_latest_run_and_says_which(
-        self, root: Path, arguments: list[str], word: str, name: str, capsys: pytest.CaptureFixture[str]
+    @pytest.mark.parametrize("word", ["latest", "latest~2", "new"])
+    def test_it_takes_the_latest_run_and_says_which_or_a_name_in_the_report_folder(
+        self, root: Path, arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(with_run(arguments, word)) == 0
-        assert capsys.readouterr().err == f"evalharness: {word} is {root / 'reports' / name}\n"
-
-    @pytest.mark.parametrize("arguments", EVERY_COMMAND)
-    def test_it_takes_a_name_in_the_report_folder(self, root: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(with_run(arguments, "new")) == 0
-        assert capsys.readouterr().err == ""
+        meant = {"latest": "new", "latest~2": "old"}.get(word)
+        assert capsys.readouterr().err == (f"evalharness: {word} is {root / 'reports' / meant}\n" if meant else "")
 
     @pytest.mark.parametrize("arguments", [*EVERY_COMMAND, pytest.param(["rescore", "RUN"], id="rescore")])
-    def test_without_such_a_run_it_is_refused(self, root: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(with_run(arguments, "latest~3")) == REFUSED
-        printed = capsys.readouterr()
-        assert printed.out == ""
+    def test_without_such_a_run_it_is_refused(self, root: Path, arguments: list[str], refused: Command) -> None:
         message = f"there is no run latest~3: {root / 'reports'} holds 3 complete runs; count back to latest~2 at most"
-        assert message in " ".join(printed.err.split())
+        assert message in " ".join(refused(*with_run(arguments, "latest~3")).split())
 
 
 class TestComparing:
@@ -78,10 +72,9 @@ class TestComparing:
     def test_a_side_is_a_run_or_one_of_its_engines(self, root: Path, text: str, side: str) -> None:
         assert expand_run(text) == side.format(reports=root / "reports")
 
-    def test_the_run_before_and_the_latest_are_compared(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["compare", "latest~1", "latest"]) == 0
-        printed = capsys.readouterr()
-        assert [line.split()[:2] for line in printed.out.splitlines()[:2]] == [["base", "other"], ["candidate", "new"]]
+    def test_the_run_before_and_the_latest_are_compared(self, root: Path, printed: Command) -> None:
+        lines = printed("compare", "latest~1", "latest").splitlines()
+        assert [line.split()[:2] for line in lines[:2]] == [["base", "other"], ["candidate", "new"]]
         assert (root / "reports" / "new" / "compare.html").is_file()
 
     def test_a_path_comes_before_a_name(self, root: Path) -> None:

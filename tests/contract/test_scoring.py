@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.errors import RequestsFailed
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.scoring import ScoringRequest
@@ -95,15 +94,6 @@ def test_what_was_generated_scores_what_it_was_generated_with(real_engine: Engin
         assert one.num_prompt_tokens == other.num_prompt_tokens
 
 
-def test_texts_are_joined_as_ids_so_that_no_token_reaches_across(real_engine: Engine) -> None:
-    tokenizer = real_engine.tokenizer
-    first, second = tokenizer.encode("<|im_start|>us"), tokenizer.encode("er")
-    assert [*first, *second] != tokenizer.encode("<|im_start|>user")  # joined as text they would be other tokens
-    as_texts, as_ids = scored(real_engine, ["<|im_start|>us", first], ["er", second])
-    assert as_texts.token_ids == tuple(second)
-    assert (as_texts.num_prompt_tokens, as_texts.logprobs) == (len(first), pytest.approx(as_ids.logprobs, abs=1e-4))
-
-
 def test_a_response_may_have_its_end_token(real_engine: Engine) -> None:
     (open_end, ended) = generate(real_engine, [ScoringRequest(ask("hi"), "yes", ends) for ends in (False, True)], GenerationOptions())
     assert ended.token_ids == (*open_end.token_ids, real_engine.backend.eos_token_ids[0])
@@ -115,19 +105,6 @@ def test_scored_and_generated_requests_may_be_asked_together(real_engine: Engine
     score, text = generate(real_engine, [ScoringRequest(ask("hi"), "yes"), ask("hi")], FREE)
     assert (score.finish_reason, text.finish_reason) == ("scored", "length")
     assert (score.text, len(text.token_ids)) == ("yes", 24)
-
-
-def test_one_that_is_too_long_fails_alone_and_says_how_long(real_engine: Engine) -> None:
-    context = real_engine.backend.max_model_len
-    assert context is not None
-    requests = [ScoringRequest(ask("hi"), [5] * context), ScoringRequest(ask("hi"), "yes")]
-    outcomes: dict[int, Any] = dict(real_engine.stream(requests, GenerationOptions()))
-    assert isinstance(outcomes[0], GenerationFailure)
-    assert outcomes[0].cause == "PromptTooLong"
-    assert f"response ({context} tokens) exceed the context of {context}" in outcomes[0].problem
-    assert outcomes[1].finish_reason == "scored"
-    with pytest.raises(RequestsFailed, match=rf"prompt \(\d+ tokens\) \+ response \({context} tokens\)"):
-        real_engine.get_logprobs([ask("hi")], [[5] * context])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from evalharness.api.errors import ImageError, PromptTooLong, RequestError, Temp
 from evalharness.api.images import MadeImage
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import TextGenerationRequest, VlmGenerationRequest
+from evalharness.backends.base import Prompt
 from evalharness.backends.fake import FakeBackend, FakeTokenizer
-from evalharness.engine.prompts import PreparedRequest, PromptBuilder, check_length, prompt_sha256
+from evalharness.engine.prompts import PreparedRequest, PromptBuilder, prompt_sha256
+from tests.backends.plans import PLAN
 
 OPTIONS = GenerationOptions(max_new_tokens=8)
 
@@ -111,24 +114,32 @@ def test_a_video_placeholder_is_refused(processor: Any) -> None:
         build(text("see <|video_pad|>"), backend=RealBackend.on(processor))
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "max_new_tokens", "problem"),
-    [
-        (15, 1, r"the prompt has 15 tokens, the context 15; shorten it or use smaller images \(--max-pixels\)"),
-        (99, 1, r"the prompt has 99 tokens, the context 15"),
-        (
-            10,
-            6,
-            r"prompt \(10 tokens\) \+ max_new_tokens \(6\) exceed the context of 15; lower --max-new-tokens to at most 5 or shorten the",
-        ),
-    ],
-    ids=["full", "longer", "sum"],
-)
-def test_what_exceeds_the_context_is_refused(num_tokens: int, max_new_tokens: int, problem: str) -> None:
+def of_length(num_tokens: int, max_new_tokens: int) -> Prompt:
+    return Prompt(0, "", (5,) * num_tokens, num_tokens, replace(PLAN, max_new_tokens=max_new_tokens))
+
+
+FITS = [(10, 5, 15), (14, 1, 15), (10, 5, None)]
+TOO_LONG = [
+    (15, 1, 15, r"the prompt has 15 tokens, the context 15; shorten it or use smaller images \(--max-pixels\)"),
+    (99, 1, 15, r"the prompt has 99 tokens, the context 15"),
+    (
+        10,
+        6,
+        15,
+        r"prompt \(10 tokens\) \+ max_new_tokens \(6\) exceed the context of 15; lower --max-new-tokens to at most 5 or shorten the prompt",
+    ),
+]
+
+
+@pytest.mark.parametrize("num_tokens, max_new_tokens, max_model_len", FITS)
+def test_what_fits_the_context_passes(num_tokens: int, max_new_tokens: int, max_model_len: int | None) -> None:
+    of_length(num_tokens, max_new_tokens).check_length(num_tokens, max_model_len)
+
+
+@pytest.mark.parametrize("num_tokens, max_new_tokens, max_model_len, problem", TOO_LONG, ids=["full", "longer", "sum"])
+def test_what_exceeds_the_context_is_refused(num_tokens: int, max_new_tokens: int, max_model_len: int, problem: str) -> None:
     with pytest.raises(PromptTooLong, match=f"^{problem}"):
-        check_length(num_tokens, max_new_tokens, 15)
-    for fits in ((10, 5, 15), (14, 1, 15), (10, 5, None), (None, 5, 15)):
-        check_length(*fits)
+        of_length(num_tokens, max_new_tokens).check_length(num_tokens, max_model_len)
 
 
 def test_sampling_options_reach_the_plan_and_greedy_ones_drop_them() -> None:

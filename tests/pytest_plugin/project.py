@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.cli import main
 from tests import fast_tier
 
 PLUGINS = ("-p", "evalharness.pytest_plugin")
@@ -204,17 +205,29 @@ class Project:
         chosen = ("--backend", backend) if backend is not None else ()
         self._forget_bytecode()
         started = time.monotonic()
+        with self._inside(env or {}) as output:
+            code = pytest.main(["--capture=sys", *_IGNORED, *PLUGINS, *chosen, *arguments])
+        return Run(int(code), output.getvalue(), time.monotonic() - started, self.root, _run_id(arguments))
+
+    def evalharness(self, *arguments: str) -> tuple[int, str]:
+        """Run a command of evalharness in this process; returns its exit code and everything printed."""
+        with self._inside({}) as output:
+            code = main(list(arguments))
+        return code, output.getvalue()
+
+    @contextlib.contextmanager
+    def _inside(self, env: Mapping[str, str]) -> Iterator[io.StringIO]:
+        """Be in this folder, without what would steer a run from outside; yields what is printed."""
         output = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, _own_modules():
             for name in unwanted(os.environ):
                 patch.delenv(name)
-            for name, value in {**_ALWAYS, **(env or {})}.items():
+            for name, value in {**_ALWAYS, **env}.items():
                 patch.setenv(name, value)
             patch.chdir(self.root)
             with warnings.catch_warnings(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 warnings.resetwarnings()  # the tests' own filters are not the project's
-                code = pytest.main(["--capture=sys", *_IGNORED, *PLUGINS, *chosen, *arguments])
-        return Run(int(code), output.getvalue(), time.monotonic() - started, self.root, _run_id(arguments))
+                yield output
 
 
 def wait_until(holds: Callable[[], object]) -> None:

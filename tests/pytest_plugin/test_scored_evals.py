@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands.test_rescore import command
 from tests.pytest_plugin.project import Project, Run
 
 ROOT = Path(__file__).parents[2]
@@ -81,10 +80,10 @@ def test_a_resumed_run_scores_nothing_twice(project: Project) -> None:
 
 def test_stored_scores_are_judged_again(project: Project) -> None:
     live = run(given_text(project), "--run-id", "live")
-    again = Run(*command(project, "rescore", "reports/live", "--run-id", "again"), 0.0, project.root, "again")
+    again = Run(*project.evalharness("rescore", "reports/live", "--run-id", "again"), 0.0, project.root, "again")
     assert {row["nodeid"]: row["scores"] for row in again.rows} == {row["nodeid"]: row["scores"] for row in live.rows}, again.output
     (project.root / "perplexity.jsonl").write_text(json.dumps({**REFERENCES[0], "response": "Good day."}) + "\n")
-    _, output = command(project, "rescore", "reports/live", "--run-id", "other")
+    _, output = project.evalharness("rescore", "reports/live", "--run-id", "other")
     assert "the response that is scored would be another now" in output
 
 

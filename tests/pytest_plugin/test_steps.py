@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -171,47 +170,33 @@ class TestFailures:
 
     def test_generators_are_closed_however_they_end(self, project: Project) -> None:
         closing = """
-            def request(case):
-                try:
-                    yield [ask(case)], GenerationOptions()
-                    if case.id == "c1":
-                        raise KeyError("x")
-                    return ask(case)
-                finally:
-                    with open("closed", "a") as file:
-                        print(case.id, file=file)
+def request(case):
+    try:
+        yield [ask(case)], GenerationOptions()
+        if case.id == "c1":
+            raise KeyError("x")
+        return ask(case)
+    finally:
+        with open("closed", "a") as file:
+            print(case.id, file=file)
 
-            pytestmark = pytest.mark.eval(cases=cases, request=request)
-
-            def test_s(case, generation): pass
-        """
+"""
         script = project.script({"contains": "ask c2", "error": "gone"}, {"text": "fine"})
-        run = project.write(test_a=HEADER + textwrap.dedent(closing)).run_inline("--model", script)
+        module = PLAIN.replace("request=ask", "request=request").replace("pytestmark", f"{closing}pytestmark")
+        run = project.write(test_a=module).run_inline("--model", script)
         assert run.counts == {"pass": 2, "error": 2}
         assert Counter((project.root / "closed").read_text().split()) == {"c0": 1, "c1": 1, "c2": 1, "c3": 1}
 
     def test_options_of_the_question_are_refused_before_the_first_step(self, project: Project) -> None:
         marked = STEPS.replace("request=request)", "request=request, options=GenerationOptions(extra_generation_kwargs={'num_beams': 4}))")
         run = project.write(test_a=marked + "def test_s(case, generation): pass\n").run_inline()
-        assert run.counts == {"error": 4}
-        assert step_lines(run) == []
+        assert (run.counts, step_lines(run)) == ({"error": 4}, [])
 
-    @pytest.mark.parametrize(
-        ("request_", "test", "problem"),
-        [
-            ("", "steps", "takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out"),
-            (
-                "async def ask(case): pass\n",
-                "generation",
-                "request is an async function; write a function, or a generator function for steps",
-            ),
-        ],
-        ids=["no steps", "async"],
-    )
-    def test_a_request_that_does_not_fit_is_refused(self, project: Project, request_: str, test: str, problem: str) -> None:
-        mark = "pytestmark = pytest.mark.eval(cases=cases, request=ask)\n"
-        run = project.write(test_a=f"{HEADER}{request_}{mark}def test_s(case, {test}): pass\n").run_inline()
-        assert problem in run.output
+    def test_a_test_that_asks_for_steps_where_there_are_none_and_an_async_request_are_refused(self, project: Project) -> None:
+        project.write(test_a=PLAIN.replace("generation)", "generation, steps)"), test_b=PLAIN.replace("def ask", "async def ask"))
+        run = project.run_inline()
+        assert "takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out" in run.output
+        assert "request is an async function; write a function, or a generator function for steps" in run.output
         assert run.opened_no_run
 
 
@@ -242,29 +227,27 @@ def test_steps_run_on_transformers_with_images(project: Project, tiny_vlm_checkp
     from tests.backends.hf_models import one_thread
 
     Image.new("RGB", (64, 64), "red").save(tmp_path / "photo.png")
-    module = f"""
-        import pytest
-        from evalharness import Case, GenerationOptions, TextGenerationRequest, VlmGenerationRequest
+    request = f"""
+from evalharness import VlmGenerationRequest
 
-        def photo(text):
-            parts = [{{"type": "image", "image": {str(tmp_path / "photo.png")!r}}}, {{"type": "text", "text": text}}]
-            return VlmGenerationRequest([{{"role": "user", "content": parts}}])
+def photo(text):
+    parts = [{{"type": "image", "image": {str(tmp_path / "photo.png")!r}}}, {{"type": "text", "text": text}}]
+    return VlmGenerationRequest([{{"role": "user", "content": parts}}])
 
-        def request(case):
-            seen = yield [photo("one"), photo("two")], [GenerationOptions(max_new_tokens=2), GenerationOptions(max_new_tokens=4)]
-            assert [one.num_completion_tokens for one in seen] == [2, 4]
-            return TextGenerationRequest([{{"role": "user", "content": f"judge {{seen[0].num_completion_tokens}}"}}])
+def request(case):
+    seen = yield [photo("one"), photo("two")], [GenerationOptions(max_new_tokens=2), GenerationOptions(max_new_tokens=4)]
+    assert [one.num_completion_tokens for one in seen] == [2, 4]
+    return ask(case)
 
-        pytestmark = pytest.mark.eval(
-            cases=lambda data: [Case(id="a"), Case(id="b")], request=request, options=GenerationOptions(max_new_tokens=3)
-        )
+pytestmark = pytest.mark.eval(cases=cases, request=request, options=GenerationOptions(max_new_tokens=3))
 
-        def test_s(case, generation, steps):
-            assert generation.num_completion_tokens == 3
-            assert [len(one.images) for one in steps[0]] == [1, 1]
-    """
+def test_s(case, generation, steps):
+    assert (generation.num_completion_tokens, [len(one.images) for one in steps[0]]) == (3, [1, 1])
+"""
     with one_thread():
-        run = project.write(test_a=module).run_inline(f"--model={tiny_vlm_checkpoint}", "--dtype", "float32", backend="hf")
+        run = project.write(test_a=HEADER + request).run_inline(
+            f"--model={tiny_vlm_checkpoint}", "--dtype=float32", "--limit=2", backend="hf"
+        )
     assert run.exit_code == 0, run.output
     assert run.counts == {"pass": 2}
     assert json.dumps(run.rows[0]["steps"])

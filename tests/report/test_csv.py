@@ -81,27 +81,23 @@ def samples_csv(tmp_path: Path, samples: list[dict[str, Any]]) -> str:
     return file.getvalue()
 
 
-def sample_lines_of(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
-
-
 def test_samples_csv_has_one_line_per_row_with_flat_columns(tmp_path: Path) -> None:
     samples = [
         row("a", tags={"domain": "RRU"}, scores={"valid": 1.0, "f1": 0.25}, group="g1"),
         invalid("b", "photo.jpg is empty", tags={"mission": "x"}),
     ]
-    first, second = sample_lines_of(samples_csv(tmp_path, samples))
+    first, second = lines_of(samples_csv(tmp_path, samples))
     names = ("case_id", "group", "score.valid", "score.f1", "tag.domain", "tag.mission", "finish_reason")
     assert [first[name] for name in names] == ["a", "g1", "1.0", "0.25", "RRU", "", "stop"]
     assert (first["text"], first["text_chars"], first["num_generations"]) == ('{"case": "a"}', "13", "1")
     assert (second["outcome"], second["problem"], second["text"], second["text_chars"]) == ("invalid", "photo.jpg is empty", "", "")
     several = [generation(text="one", ignored_options=["top_k", "min_p"]), generation(text="two")]
-    (line,) = sample_lines_of(samples_csv(tmp_path, [row("a", generation=several[0], generations=several)]))
+    (line,) = lines_of(samples_csv(tmp_path, [row("a", generation=several[0], generations=several)]))
     assert (line["text"], line["num_generations"], line["ignored_options"]) == ("one", "2", "top_k, min_p")
-    (line,) = sample_lines_of(samples_csv(tmp_path, [row("a", text="x" * 100_000)]))
+    (line,) = lines_of(samples_csv(tmp_path, [row("a", text="x" * 100_000)]))
     assert line["text"].endswith("… (67,297 more characters)")
     assert line["text_chars"] == "100000"
-    (line,) = sample_lines_of(samples_csv(tmp_path, [row("a", outcome="error", scores={"valid": 0.0, "odd": float("nan")})]))
+    (line,) = lines_of(samples_csv(tmp_path, [row("a", outcome="error", scores={"valid": 0.0, "odd": float("nan")})]))
     assert (line["score.valid"], line["score.odd"]) == ("0.0", "")
 
 
@@ -120,7 +116,7 @@ def test_hostile_samples_keep_every_line_and_column(tmp_path: Path, text: str) -
 @given(st.lists(hostile_text, min_size=1, max_size=3), hostile_text)
 def test_any_text_comes_back_from_samples_csv(tmp_path_factory: pytest.TempPathFactory, texts: list[str], name: str) -> None:
     samples = [row(f"case-{number}", text=text, scores={name: 0.5}) for number, text in enumerate(texts)]
-    lines = sample_lines_of(samples_csv(tmp_path_factory.mktemp("run"), samples))
+    lines = lines_of(samples_csv(tmp_path_factory.mktemp("run"), samples))
     assert [line["case_id"] for line in lines] == [sample["case_id"] for sample in samples]
     assert [int(line["text_chars"]) for line in lines] == [len(text) for text in texts]
 

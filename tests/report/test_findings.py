@@ -125,13 +125,10 @@ def test_a_run_that_did_not_finish_is_named(tmp_path: Path) -> None:
     assert verdict(tables)[0] == "INTERRUPTED"
 
 
-def test_what_could_not_be_read_is_named(tmp_path: Path) -> None:
+def test_what_could_not_be_read_and_its_remedy_are_named(tmp_path: Path) -> None:
     write_run(tmp_path, [])
     (tmp_path / "samples.jsonl").unlink()
     assert findings(load_tables(tmp_path)) == ["samples.jsonl is missing: no sample of this run can be shown"]
-
-
-def test_the_remedy_for_missing_rows_of_a_killed_run_is_named(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path, [], finished_at=None)
     (tmp_path / "samples.jsonl").unlink()
     (tmp_path / "journal").mkdir()

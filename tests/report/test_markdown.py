@@ -110,6 +110,9 @@ def test_the_top_says_in_words_what_the_run_is_worth(tmp_path: Path) -> None:
     top = report.split("## ")[0]
     assert top.startswith("# Run first\n\n**FAILED**: the gate failed.\n\n20 cases in 1 eval on 1 engine, 20 samples: 20 pass.\n")
     assert "- All 20 answers of stage_a::test_summary on hf:tiny are malformed (valid is 0): its other scores may say little.\n" in top
+    report = report_of(tmp_path, [])
+    assert "**EMPTY**: no case was recorded" in report
+    assert "## Scores" not in report
 
 
 def test_gates_show_value_threshold_and_reason(tmp_path: Path) -> None:
@@ -189,7 +192,7 @@ def test_problems_are_grouped_by_reason_and_many_are_cut(tmp_path: Path) -> None
     assert "2 more reasons, 2 rows, left out here; samples.csv has them." in report_of(tmp_path, samples)
 
 
-def test_settings_name_what_is_no_default(tmp_path: Path) -> None:
+def test_settings_name_what_is_no_default_and_the_command_can_be_pasted(tmp_path: Path) -> None:
     found = tables_in(
         report_of(
             tmp_path,
@@ -210,9 +213,6 @@ def test_settings_name_what_is_no_default(tmp_path: Path) -> None:
     assert ("git", "abc with uncommitted changes") in facts
     assert ("versions", "torch 2.13, vllm 0.32") in facts
     assert ("hardware", "cpus 2, gpus none") in facts
-
-
-def test_the_command_can_be_pasted(tmp_path: Path) -> None:
     assert "```\npytest evals -k 'a or b'\n```" in report_of(tmp_path, rows(1), command=["pytest", "evals", "-k", "a or b"])
 
 
@@ -223,12 +223,6 @@ def test_the_command_can_be_pasted(tmp_path: Path) -> None:
 )
 def test_the_command_is_as_one_types_it_without_the_run_id(tmp_path: Path, command: list[str]) -> None:
     assert re.search(r"^(python -m )?pytest evals$", report_of(tmp_path, rows(1), command=command), re.MULTILINE)
-
-
-def test_a_run_without_rows_has_a_report(tmp_path: Path) -> None:
-    report = report_of(tmp_path, [])
-    assert "**EMPTY**: no case was recorded" in report
-    assert "## Scores" not in report
 
 
 def hostile_run(text: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -319,12 +313,17 @@ def test_a_table_has_its_columns_in_order_and_numbers_for_people(tmp_path: Path)
     }
 
 
-def test_engines_stand_one_below_the_other_in_one_table(tmp_path: Path) -> None:
+def test_engines_stand_one_below_the_other_and_tests_apart(tmp_path: Path) -> None:
     report = markdown_of(tmp_path, entry([{"f1": 0.5}], engine="hf:a"), entry([{"f1": 0.25, "more": "x"}], engine="hf:b"))
     assert tables_in(report)["stage_a · test_summary · By category"] == [
         {"engine": "hf:a", "f1": "0.500", "more": "-"},
         {"engine": "hf:b", "f1": "0.250", "more": "x"},
     ]
+    report = markdown_of(tmp_path, *(entry([{"word": "x"}, {"word": "x"}], engine=engine) for engine in ("hf:a", "hf:b")))
+    (found,) = tables_in(report).values()
+    assert [tuple(line.values()) for line in found] == [("hf:a", "x")] * 2 + [("hf:b", "x")] * 2
+    apart = tables_in(markdown_of(tmp_path, entry([{"a": 1}]), entry([{"a": 2}], title="Other"), entry([{"a": 3}], test="test_b")))
+    assert [lines[0]["a"] for lines in apart.values()] == ["1", "2", "3"]
 
 
 def test_lines_of_one_name_stand_together(tmp_path: Path) -> None:
@@ -338,17 +337,6 @@ def test_lines_of_one_name_stand_together(tmp_path: Path) -> None:
         ("电线", "hf:a", "0"),
         ("电线", "hf:b", "1"),
     ]
-
-
-def test_lines_that_no_name_tells_apart_stay_as_they_are(tmp_path: Path) -> None:
-    report = markdown_of(tmp_path, *(entry([{"word": "x"}, {"word": "x"}], engine=engine) for engine in ("hf:a", "hf:b")))
-    (found,) = tables_in(report).values()
-    assert [tuple(line.values()) for line in found] == [("hf:a", "x")] * 2 + [("hf:b", "x")] * 2
-
-
-def test_tests_and_titles_have_tables_of_their_own(tmp_path: Path) -> None:
-    found = tables_in(markdown_of(tmp_path, entry([{"a": 1}]), entry([{"a": 2}], title="Other"), entry([{"a": 3}], test="test_b")))
-    assert [lines[0]["a"] for lines in found.values()] == ["1", "2", "3"]
 
 
 def test_long_and_many_tables_are_cut_with_a_note(tmp_path: Path) -> None:

@@ -99,9 +99,12 @@ def test_a_run_killed_after_its_last_test_passes_no_gate_either(project: Project
     assert (gate["value"], gate["passed"], gate["reason"]) == (1.0, False, "not judged: the run was killed, or is still running")
 
 
-def test_samples_that_were_lost_come_back_as_they_were_and_the_verdict_stays(project: Project) -> None:
+def test_a_run_that_ended_is_left_as_it_is_but_for_lost_samples(project: Project) -> None:
     run = project.write(test_a=MARK + "@pytest.mark.gate('x >= 0.5')\ndef test_s(case, generation, score): score(x=1)\n").run_inline()
     before = {name: (run.run_dir / name).read_bytes() for name in ("samples.jsonl", "run.json", "report.md")}
+    written_at = (run.run_dir / "samples.jsonl").stat().st_mtime_ns
+    assert not rebuild_run(run.run_dir)
+    assert (run.run_dir / "samples.jsonl").stat().st_mtime_ns == written_at
     (run.run_dir / "samples.jsonl").unlink()
     assert main(["report", str(run.run_dir)]) == 0
     assert {name: (run.run_dir / name).read_bytes() for name in before} == before
@@ -134,13 +137,6 @@ def test_a_run_killed_before_anything_was_recorded_says_so(
     printed = capsys.readouterr()
     assert (printed.out, "holds no record of any case" in printed.err) == ("", True)
     assert not (run.run_dir / "samples.jsonl").exists()
-
-
-def test_a_run_that_ended_is_left_as_it_is(project: Project) -> None:
-    run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline()
-    before = (run.run_dir / "samples.jsonl").stat().st_mtime_ns, (run.run_dir / "run.json").read_bytes()
-    assert not rebuild_run(run.run_dir)
-    assert ((run.run_dir / "samples.jsonl").stat().st_mtime_ns, (run.run_dir / "run.json").read_bytes()) == before
 
 
 @pytest.mark.slow

@@ -78,13 +78,7 @@ def test_a_cut_says_how_many_characters_are_missing() -> None:
     assert terminal_text("x" * 1_000_000, 10) == "xxxxxxxxxx… (999,990 more characters)"
     assert markdown_cell("x" * 1_000_000, 10) == "xxxxxxxxxx… (999,990 more characters)"
     assert one_line("x" * 1_000_000, 10) == "xxxxxxxxxx… (999,990 more characters)"
-
-
-def test_text_at_the_limit_is_not_cut() -> None:
     assert terminal_text("x" * 10, 10) == "x" * 10
-
-
-def test_one_line_joins_the_lines_of_a_message() -> None:
     assert one_line("  assert x\n   +  where x = f()\n") == "assert x + where x = f()"
 
 

@@ -109,17 +109,15 @@ def test_what_is_missing_or_torn_is_said_in_the_report(tmp_path: Path) -> None:
     assert "line 3 of samples.jsonl, the last, is torn and left out" in write_reports(tmp_path)["report.md"].read_text(encoding="utf-8")
 
 
-def test_a_broken_run_leaves_the_old_reports(tmp_path: Path) -> None:
+def test_what_cannot_be_read_or_written_is_an_error_and_leaves_the_old_reports(tmp_path: Path) -> None:
     write_reports(write_run(tmp_path, rows(2)))
     before = [(tmp_path / name).read_bytes() for name in FILES]
     (tmp_path / "samples.jsonl").write_text("{\n{}\n")
     with pytest.raises(RecordError, match="line 1, is not JSON"):
         write_reports(tmp_path)
     assert [(tmp_path / name).read_bytes() for name in FILES] == before
-
-
-def test_a_report_that_cannot_be_written_is_an_error_with_its_path(tmp_path: Path) -> None:
     write_run(tmp_path, rows(2))
+    (tmp_path / "report.csv").unlink()
     (tmp_path / "report.csv").mkdir()
     with pytest.raises(RecordError, match=r"report\.csv cannot be written: Is a directory; .*--report-dir"):
         write_reports(tmp_path)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, domains_apart
+from evalharness.analysis.comparison.sheets import CaseLine, Score, Sheet, Side, domains_apart, mark_of, score_of
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED
 from evalharness.analysis.statistics.paired import LEVEL, PairedChange, detectable_difference, holm, paired_changes, smallest_p
 from evalharness.api.checks import excerpt, short_hash
@@ -261,7 +261,7 @@ def compare(
         ways = {name: way for (*where, name), way in directions.items() if tuple(where) == key}
         ways |= dict.fromkeys((*LOWER_IS_BETTER, *lower_is_better), "lower")
         question = _Test(*key, ways, frozenset(only), seed)
-        metrics += _changes(question, "", "", lines)
+        metrics += _changes(question, ("", ""), lines)
         slices += _slices(question, lines)
         cases += _cases(base.sheets[key], candidate.sheets[key], ways)
     judged, num_tests = _judged(metrics)
@@ -283,26 +283,20 @@ class _Test(NamedTuple):
     seed: int
 
 
-def _changes(question: _Test, slice_key: str, slice_value: str, lines: Sequence[Pair]) -> Iterator[MetricChange]:
-    """Yield the change of each score that both sides have, counts left out: a higher count is neither better nor worse."""
-    both = dict.fromkeys(name for base, candidate in lines for name in candidate.scores if name in base.scores)
-    names = [name for name in both if not name.startswith("num_") and (not question.only or name in question.only)]
-    before, after = ([[pair[side].scores.get(name, math.nan) for name in names] for pair in lines] for side in (0, 1))
-    yield from _of_columns(question, (slice_key, slice_value), names, (before, after), lines)
-
-
-def _of_columns(
-    question: _Test,
-    where: tuple[str, str],
-    names: Sequence[str],
-    sides: tuple[list[list[float]], list[list[float]]],
-    lines: Sequence[Pair],
+def _changes(
+    question: _Test, where: tuple[str, str], lines: Sequence[Pair], scores: Mapping[str, Score] | None = None
 ) -> Iterator[MetricChange]:
-    if not names:
+    """Yield the change of each score, or else of those that both sides have, counts left out: more is neither better nor worse."""
+    if scores is None:
+        both = dict.fromkeys(name for base, candidate in lines for name in candidate.scores if name in base.scores)
+        names = [name for name in both if not name.startswith("num_") and (not question.only or name in question.only)]
+        scores = {name: score_of(name) for name in names}
+    if not scores:
         return
-    bounded = [all(0 <= row[column] <= 1 or row[column] != row[column] for side in sides for row in side) for column in range(len(names))]
-    changes = paired_changes(*sides, [pair[1].group for pair in lines], is_bounded=bounded, seed=question.seed)
-    for name, is_bounded, change in zip(names, bounded, changes, strict=True):
+    before, after = ([[score(pair[side]) for score in scores.values()] for pair in lines] for side in (0, 1))
+    bounded = [all(0 <= row[column] <= 1 or row[column] != row[column] for row in (*before, *after)) for column in range(len(scores))]
+    changes = paired_changes(before, after, [pair[1].group for pair in lines], is_bounded=bounded, seed=question.seed)
+    for name, is_bounded, change in zip(scores, bounded, changes, strict=True):
         yield MetricChange(question.eval, question.test, name, *where, change, question.directions.get(name, "higher"), is_bounded)
 
 
@@ -321,13 +315,11 @@ def _slices(question: _Test, lines: Sequence[Pair]) -> Iterator[MetricChange]:
     for name, parts in by_tag.items():
         if 1 < len(parts) <= MOST_VALUES:
             for value, part in parts.items():
-                yield from _changes(question, name, value, part)
+                yield from _changes(question, (name, value), part)
     have_marks = all(any(pair[side].marks for pair in lines) for side in (0, 1))  # an older run or baseline may have none
     if have_marks and len(categories) <= MOST_VALUES and (not question.only or CATEGORY in question.only):
         for category, part in categories.items():
-            # Neither predicted nor in the reference: right.
-            before, after = ([[pair[side].marks.get(category, 1.0)] for pair in part] for side in (0, 1))
-            yield from _of_columns(question, (CATEGORY, category), [CATEGORY_METRIC], (before, after), part)
+            yield from _changes(question, (CATEGORY, category), part, {CATEGORY_METRIC: mark_of(category)})
 
 
 def _judged(changes: Sequence[MetricChange]) -> tuple[list[MetricChange], int]:

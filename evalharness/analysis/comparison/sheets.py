@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.analysis.gates import BUILT_IN_METRICS, JUDGED
 from evalharness.analysis.statistics.overlap import Overlap
@@ -97,6 +97,19 @@ def domains_apart(lines: Iterable[CaseLine]) -> Callable[[CaseLine], CaseLine]:
         return line._replace(marks={f"{name} ({domain})" if name in shared else name: mark for name, mark in line.marks.items()})
 
     return apart
+
+
+Score: TypeAlias = Callable[[CaseLine], float]
+
+
+def score_of(name: str) -> Score:
+    """Return the function that gives a case's score, NaN where it has none."""
+    return lambda line: line.scores.get(name, math.nan)
+
+
+def mark_of(category: str) -> Score:
+    """Return the function that gives a case's mark of a category; 1, right, where it was neither predicted nor in the reference."""
+    return lambda line: line.marks.get(category, 1.0)
 
 
 def sheets_by_engine(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], Sheet]]:

@@ -6,13 +6,13 @@ import glob
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from evalharness.analysis.comparison.compare import CATEGORY, CATEGORY_METRIC, LOWER_IS_BETTER, MOST_VALUES, differences
-from evalharness.analysis.comparison.sheets import CaseLine, Side, domains_apart
+from evalharness.analysis.comparison.sheets import CaseLine, Score, Side, domains_apart, mark_of, score_of
 from evalharness.analysis.comparison.sides import engine_entry, read_sides
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED
 from evalharness.analysis.statistics.paired import LEVEL, Mean, holm, means_by_place, paired_p
@@ -233,7 +233,6 @@ def timeline_of(track: Track, seed: int = DEFAULT_SEED) -> Timeline:
 
 
 Lines = Mapping[str, CaseLine]
-Score = Callable[[CaseLine], float]
 Scores = Mapping[str, Score]
 
 
@@ -255,7 +254,7 @@ class _Columns:
         self.metrics = [name for name in names if not name.startswith("num_")]
 
     def curves(self) -> Iterator[Curve]:
-        scores: Scores = {name: _score(name) for name in self.metrics}
+        scores: Scores = {name: score_of(name) for name in self.metrics}
         yield from self._of_parts("", "", {**scores, TOKENS: _tokens}, self.lines)
         tags: dict[str, dict[str, None]] = defaultdict(dict)
         categories: dict[str, None] = {}
@@ -265,8 +264,7 @@ class _Columns:
             categories |= dict.fromkeys(line.marks)
         if len(categories) <= MOST_VALUES:
             for category in categories:
-                mark: Scores = {CATEGORY_METRIC: _mark(category)}
-                yield from self._of_parts(CATEGORY, category, mark, self._with_category(category))
+                yield from self._of_parts(CATEGORY, category, {CATEGORY_METRIC: mark_of(category)}, self._with_category(category))
         for key, values in tags.items():
             if 1 < len(values) <= MOST_VALUES:
                 for value in values:
@@ -295,7 +293,7 @@ class _Columns:
         sign = 1 if direction == "higher" else -1
         best = max(fair, key=lambda value: (sign * value.mean, -value.place))
         others = [value.place for value in fair if value.place != best.place]
-        p_values = holm([_paired_p(parts[best.place], parts[other], score) for other in others]).p_values
+        p_values, _ = holm([_paired_p(parts[best.place], parts[other], score) for other in others])
         alike = tuple(other for other, p in zip(others, p_values, strict=True) if not p <= LEVEL)
         return Best(best.place, alike, len(others))
 
@@ -317,14 +315,6 @@ class _Columns:
 def _judged(point: Point, test: Test) -> Lines:
     sheet = point.side.sheets.get(test)
     return {} if sheet is None else {case_id: line for case_id, line in sheet.cases.items() if line.was_judged}
-
-
-def _score(name: str) -> Score:
-    return lambda line: line.scores.get(name, math.nan)
-
-
-def _mark(category: str) -> Score:
-    return lambda line: line.marks.get(category, 1.0)  # neither predicted nor in the reference: right
 
 
 def _tokens(line: CaseLine) -> float:

@@ -143,15 +143,8 @@ LEVEL = 0.05
 """Chance of a false alarm that is accepted, over all tests of a family together."""
 
 
-class Corrected(NamedTuple):
-    """Corrected p values, to be compared with the level itself, and the number of tests corrected for."""
-
-    p_values: list[float]
-    num_counted: int
-
-
-def holm(p_values: Sequence[float], smallest: Sequence[float] | None = None, level: float = LEVEL) -> Corrected:
-    """Return Holm's (1979) corrected p values, in the order given.
+def holm(p_values: Sequence[float], smallest: Sequence[float] | None = None, level: float = LEVEL) -> tuple[list[float], int]:
+    """Return Holm's (1979) corrected p values, in the order given, to be compared with the level itself, and the number of tests counted.
 
     Chosen over Benjamini and Hochberg: an alarm that stops a release should be a true one, and Holm needs no assumption
     about how the tests depend on each other, as metrics of the same texts do. `smallest` is the smallest p value that each
@@ -168,7 +161,7 @@ def holm(p_values: Sequence[float], smallest: Sequence[float] | None = None, lev
     for rank, position in enumerate(sorted(counted, key=p_values.__getitem__)):
         largest = max(largest, min(1.0, p_values[position] * (num_counted - rank)))
         corrected[position] = largest
-    return Corrected(corrected, num_counted)
+    return corrected, num_counted
 
 
 class Mean(NamedTuple):
@@ -183,11 +176,7 @@ class Mean(NamedTuple):
 
 
 def means_by_place(
-    parts: Sequence[Sequence[Sequence[float]]],
-    groups: Sequence[Sequence[str | None]],
-    num_columns: int,
-    *,
-    seed: int = DEFAULT_SEED,
+    parts: Sequence[Sequence[Sequence[float]]], groups: Sequence[Sequence[str | None]], num_columns: int, *, seed: int = DEFAULT_SEED
 ) -> list[list[Mean]]:
     """Return the means of each column, place by place; NaN is a case without the score, and a place without any is left out.
 

@@ -7,11 +7,11 @@ finished are not run again.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -31,7 +31,6 @@ from evalharness.backends.hf.batching import (
     is_broken_device,
     is_out_of_memory,
     release_memory,
-    windows,
 )
 from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested, largest_image_tokens, row_with_images
 from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, shared_checkpoint
@@ -39,9 +38,8 @@ from evalharness.backends.hf.sampling import EXTRA_OPTIONS, Grammars, check_extr
 from evalharness.backends.hf.scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model
 from evalharness.backends.hf.shared_model import SharedModel
 from evalharness.backends.hf.weights import HfWeights
+from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
-from evalharness.checkpoints.adapter import Adapter, adapter_of
-from evalharness.checkpoints.architecture import LoadedFolder
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +56,8 @@ class HfBackend:
     name = "hf"
 
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> None:
-        folder, adapter = LoadedFolder.read(Path(config.model_name_or_path)), adapter_of(config)
-        self._take(load_checkpoint(config, preprocess), config, preprocess, folder, adapter, None)
+        source = WeightSource.read(config, preprocess)  # before the weights: a trainer may write over them
+        self._take(load_checkpoint(config, preprocess), source, None)
 
     @classmethod
     def around(cls, model: Any, tokenizer: Any = None, processor: Any = None) -> HfBackend:
@@ -72,18 +70,10 @@ class HfBackend:
         config = ModelLoadConfig(getattr(shared.model.config, "_name_or_path", None) or "shared")
         backend = cls.__new__(cls)
         loaded = shared_checkpoint(shared, tokenizer, processor)
-        backend._take(loaded, config, VlmPreprocessOptions(), LoadedFolder.read(Path(config.model_name_or_path)), None, shared)
+        backend._take(loaded, WeightSource.read(config, VlmPreprocessOptions()), shared)
         return backend
 
-    def _take(
-        self,
-        loaded: LoadedCheckpoint,
-        config: ModelLoadConfig,
-        preprocess: VlmPreprocessOptions,
-        folder: LoadedFolder,
-        adapter: Adapter | None,
-        shared: SharedModel | None,
-    ) -> None:
+    def _take(self, loaded: LoadedCheckpoint, source: WeightSource, shared: SharedModel | None) -> None:
         self._shared = shared
         self._computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode if shared is None else shared.sampling
         model = loaded.model
@@ -117,9 +107,7 @@ class HfBackend:
         )
         self.batch_sizes = BatchSizes(model, self.vocab_size)
         """How large batches are; its bounds may be set."""
-        self.weights = HfWeights(
-            model, config, preprocess, folder, adapter, self.batch_sizes, self._take_companions, is_shared=shared is not None
-        )
+        self.weights = HfWeights(model, source, self.batch_sizes, self._take_companions, is_shared=shared is not None)
 
     def _take_companions(self, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:
         self.tokenizer, self.processor, self.eos_token_ids = tokenizer, processor, eos_token_ids
@@ -162,7 +150,8 @@ class HfBackend:
             return
 
     def _outputs(self, prompts: Iterable[Prompt], runner: BatchRunner) -> Iterator[BackendOutput]:
-        for window in windows(prompts, WINDOW_SIZE):
+        source = iter(prompts)
+        while window := list(itertools.islice(source, WINDOW_SIZE)):
             for group in groups_of_equal_plan(window):
                 self.check_plan(group[0].plan)
                 is_given = group[0].response_ids is not None
@@ -208,9 +197,9 @@ class HfBackend:
     def _row(self, prompt: Prompt) -> Row:
         if not prompt.has_images:
             return row_to_score(Row(prompt, prompt.token_ids))
-        row = row_to_score(row_with_images(prompt, self.processor))
+        row = row_with_images(prompt, self.processor)
         prompt.check_length(len(row.token_ids), self.max_model_len)
-        return row
+        return row_to_score(row)
 
     def _run_prompts(self, prompts: list[Prompt], runner: Runner) -> Iterator[BackendOutput]:
         """Open the images of one batch at a time; lengths with images are estimates until then."""

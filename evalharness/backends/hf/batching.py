@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,13 +19,6 @@ from evalharness.backends.base import Prompt, SamplingPlan
 logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
-
-
-def windows(prompts: Iterable[Prompt], size: int) -> Iterator[list[Prompt]]:
-    """Yield lists of up to `size` prompts, each pulled only when the one before is worked off."""
-    iterator = iter(prompts)
-    while window := list(itertools.islice(iterator, size)):
-        yield window
 
 
 def groups_of_equal_plan(prompts: Iterable[Prompt]) -> list[list[Prompt]]:

@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ import torch
 
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, MissingDependency
 from evalharness.api.installing import missing_package
-from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.base import WeightReport, describe_error
 from evalharness.backends.hf.batching import BatchSizes, release_memory
 from evalharness.backends.hf.shared_model import stamp_of
-from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, pair_tensors, refuse_unmatched
+from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, WeightSource, pair_tensors, refuse_unmatched
 from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of
-from evalharness.checkpoints.architecture import LoadedFolder, architecture_difference
+from evalharness.checkpoints.architecture import architecture_difference
 from evalharness.checkpoints.weights import base_shapes, find_weights
 
 
@@ -260,19 +260,8 @@ _SHARED = "the model is shared with its trainer, who changes it; there is nothin
 class HfWeights(LoadedWeights):
     """The weights of a transformers model in memory. `is_shared`: the model is a trainer's, who alone changes it."""
 
-    def __init__(
-        self,
-        model: Any,
-        config: ModelLoadConfig,
-        preprocess: VlmPreprocessOptions,
-        folder: LoadedFolder,
-        adapter: Adapter | None,
-        batch_sizes: BatchSizes,
-        on_load: TakeCompanions,
-        *,
-        is_shared: bool,
-    ) -> None:
-        super().__init__(config, preprocess, folder, adapter, on_load)
+    def __init__(self, model: Any, source: WeightSource, batch_sizes: BatchSizes, on_load: TakeCompanions, *, is_shared: bool) -> None:
+        super().__init__(source, on_load)
         self.model: Any = model
         """The torch module, None once closed."""
         self._batch_sizes = batch_sizes
@@ -284,7 +273,7 @@ class HfWeights(LoadedWeights):
         self._is_as_loaded = True  # the base is the folder's, no tensor of it was given since
         self._between: str | None = None  # why the weights are of two kinds
         self._sleeping: SleepingWeights | None = None
-        self._adapted = HfAdapter(model, adapter) if adapter is not None else None
+        self._adapted = HfAdapter(model, source.adapter) if source.adapter is not None else None
         self._own_stamp = self.stamp()  # after our own changes: a different stamp means training
 
     def stamp(self) -> Hashable | None:
@@ -329,13 +318,13 @@ class HfWeights(LoadedWeights):
         return None if self._keeps_base(config) else self._why_not_load(config)
 
     def _keeps_base(self, config: ModelLoadConfig) -> bool:
-        is_same = config.model_name_or_path == self.config.model_name_or_path
+        is_same = config.model_name_or_path == self.source.config.model_name_or_path
         untouched = self._is_as_loaded and self._between is None and self._own_stamp == self.stamp()
-        return is_same and untouched and not self.folder.has_changed()
+        return is_same and untouched and not self.source.folder.has_changed()
 
     def _why_not_load(self, config: ModelLoadConfig) -> str | None:
         other = Path(config.model_name_or_path)
-        difference = architecture_difference(self.folder, other, dtype_matters=(config.torch_dtype or "").lower() == "auto")
+        difference = architecture_difference(self.source.folder, other, dtype_matters=(config.torch_dtype or "").lower() == "auto")
         return difference or why_not_in_place(self.model, other)
 
     def _swap(self, config: ModelLoadConfig) -> None:
@@ -345,15 +334,15 @@ class HfWeights(LoadedWeights):
             self.load_adapter(config.adapter_path)
         else:
             self._put(None, None)
-        self.config = config
+        self.source = replace(self.source, config=config)
         self._batch_sizes.num_halvings = 0  # of this checkpoint
 
-    def _write_checkpoint(self, folder: LoadedFolder, adapter: Adapter | None) -> int:
+    def _write_checkpoint(self, source: WeightSource) -> int:
         with self._changing():
             self._take_adapter_off()
-            num_loaded = load_in_place(self.model, folder.path)
-            if adapter is not None:
-                self._adapted = HfAdapter(self.model, adapter)
+            num_loaded = load_in_place(self.model, source.folder.path)
+            if source.adapter is not None:
+                self._adapted = HfAdapter(self.model, source.adapter)
         self._is_as_loaded = True
         return num_loaded
 

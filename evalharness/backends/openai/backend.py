@@ -25,11 +25,12 @@ from evalharness.api.options import ModelLoadConfig, ServerOptions, VlmPreproces
 from evalharness.api.redaction import API_KEY
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, failure_of
 from evalharness.backends.checkpoint_reading import declared_vocab_size, read_companions
+from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
 from evalharness.backends.openai.payload import RequestWriter, completion_of, completion_of_response, scoring_body
 from evalharness.backends.openai.weights import ServerAdapters, ServerWeights
-from evalharness.checkpoints.adapter import adapter_of, fingerprint_adapter, is_adapter
+from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 from evalharness.checkpoints.weights import find_weights, fingerprint_weights
 
@@ -85,7 +86,7 @@ def check_weights(served: ServedModel, config: ModelLoadConfig, url: str) -> Non
     What is served from elsewhere cannot be told: then it is its owner's word.
     """
     root = Path(served.root) if served.root is not None and urlsplit(url).hostname in _HERE else None
-    if root is None or not _is_folder(root):
+    if root is None or not os.path.isdir(root):  # a name that is no folder's at all is none
         return
     wanted = Path(config.adapter_path if served.is_adapter and config.adapter_path is not None else config.model_name_or_path)
     if is_adapter(root) != is_adapter(wanted):
@@ -96,13 +97,6 @@ def check_weights(served: ServedModel, config: ModelLoadConfig, url: str) -> Non
         return  # no folder that we understand
     if theirs != ours:
         raise ConfigError(f"the server at {url} runs {root}, whose weights are others than those of {wanted}; serve that, or ask for that")
-
-
-def _is_folder(root: Path) -> bool:
-    try:
-        return root.is_dir()
-    except OSError:  # no name of a folder at all
-        return False
 
 
 def _fingerprint(folder: Path, allow_pickle: bool) -> str:
@@ -165,11 +159,14 @@ class OpenAIBackend:
                     f"server {self._flavour_name!r} cannot be told to load adapter {config.adapter_path}; start it with that adapter and "
                     "name it with --served-model"
                 )
-            if way is not None and (adapter := adapter_of(config)) is not None:
-                self._adapters.load(adapter)
+            if way is not None:
+                source = WeightSource.read(config, preprocess)
+            else:  # an adapter may be there already, under the name of the served model
+                source = WeightSource(config, preprocess, LoadedFolder.read(Path(config.model_name_or_path)))
+            if source.adapter is not None:
+                self._adapters.load(source.adapter)
             undo.pop_all()
-        folder = LoadedFolder.read(Path(config.model_name_or_path))
-        self.weights = ServerWeights(self._client, self._flavour_name, config, preprocess, folder, self._adapters, self._take_companions)
+        self.weights = ServerWeights(self._client, self._flavour_name, source, self._adapters, self._take_companions)
         self.capabilities = Capabilities(
             supports_vlm=self.processor is not None,  # what the served model takes, only the server knows
             supports_logprobs=self._flavour.token_ids,

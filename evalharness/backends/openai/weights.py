@@ -15,19 +15,19 @@ import tempfile
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from evalharness.api.checks import excerpt
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, ConfigError, EvalHarnessError
-from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.base import LiveChange, WeightReport
-from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, holds_adapter
+from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, WeightSource, holds_adapter
 from evalharness.backends.openai.client import HttpClient
 from evalharness.backends.openai.flavours import FLAVOURS, AdapterWay
 from evalharness.checkpoints.adapter import Adapter, fingerprint_adapter
-from evalharness.checkpoints.architecture import LoadedFolder, loading_difference
+from evalharness.checkpoints.architecture import loading_difference
 
 _FILES = ("adapter_config.json", "*.safetensors")  # not the far larger optimizer states that trainers keep beside them
 _CLOSING_S = 10.0
@@ -236,16 +236,9 @@ class ServerWeights(LoadedWeights):
     """The weights of a server, as far as this client has a say in them: adapters, and checkpoints where a server takes them."""
 
     def __init__(
-        self,
-        client: HttpClient,
-        flavour_name: str,
-        config: ModelLoadConfig,
-        preprocess: VlmPreprocessOptions,
-        folder: LoadedFolder,
-        adapters: ServerAdapters,
-        on_load: TakeCompanions,
+        self, client: HttpClient, flavour_name: str, source: WeightSource, adapters: ServerAdapters, on_load: TakeCompanions
     ) -> None:
-        super().__init__(config, preprocess, folder, adapters.adapter, on_load)
+        super().__init__(source, on_load)
         self._client, self._flavour_name, self._reload_way = client, flavour_name, FLAVOURS[flavour_name].reload
         self._adapters = adapters
         self._broken: str | None = None
@@ -268,21 +261,21 @@ class ServerWeights(LoadedWeights):
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
         """Return why a checkpoint cannot take the place of the one in force: between those of a run only adapters change."""
-        if config.model_name_or_path != self.config.model_name_or_path:
+        if config.model_name_or_path != self.source.config.model_name_or_path:
             return "a server keeps the weights it has"
-        if config.adapter_path != self.config.adapter_path and not self._adapters.can_load:
+        if config.adapter_path != self.source.config.adapter_path and not self._adapters.can_load:
             return f"server {self._flavour_name!r} cannot be told to load adapters"
         return None
 
     def _why_not_load(self, config: ModelLoadConfig) -> str | None:
-        return loading_difference(self.folder, Path(config.model_name_or_path))
+        return loading_difference(self.source.folder, Path(config.model_name_or_path))
 
     def _swap(self, config: ModelLoadConfig) -> None:
         if config.adapter_path is None:
             self._put(None, None)
         elif self._adapters.can_load:
             self.load_adapter(config.adapter_path)
-        self.config = config
+        self.source = replace(self.source, config=config)
 
     def _write_adapter(self, adapter: Adapter | None) -> int:
         if adapter is not None:
@@ -302,8 +295,9 @@ class ServerWeights(LoadedWeights):
             "the weights of a model cannot be sent to a server; save them, and have it load the folder (engine.weights.reload)"
         )
 
-    def _write_checkpoint(self, folder: LoadedFolder, adapter: Adapter | None) -> int:
+    def _write_checkpoint(self, source: WeightSource) -> int:
         """Have the server load a folder, which it must see, for everybody that asks it; nothing is asked after a load that failed."""
+        folder, adapter = source.folder, source.adapter
         if adapter is not None and not self._adapters.can_load:
             raise CapabilityError(f"server {self._flavour_name!r} cannot be told to load adapters; load the checkpoint without one")
         self._tell_checkpoint(folder.path.absolute())

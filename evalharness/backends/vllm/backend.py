@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -22,10 +21,10 @@ import psutil
 from evalharness.api.errors import BackendError, RequestError
 from evalharness.api.hooks import RowWatchers
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
-from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, failure_of
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, failure_of
 from evalharness.backends.checkpoint_reading import declared_variant, read_companions
+from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, pixel_bytes, why_no_images
@@ -49,8 +48,6 @@ from evalharness.backends.vllm.settings import (
     pixel_budget_arguments,
 )
 from evalharness.backends.vllm.weights import VllmWeights, remove_abandoned_files
-from evalharness.checkpoints.adapter import adapter_of
-from evalharness.checkpoints.architecture import LoadedFolder
 from evalharness.checkpoints.gguf import refuse_gguf
 from evalharness.checkpoints.info import quantization_at
 
@@ -69,6 +66,7 @@ _request_numbers = itertools.count()  # one series for all engines of the proces
 class _Running:
     """What is kept of a request while the engine core works on it."""
 
+    request_id: str
     prompt: Prompt
     grids: tuple[ImageGrid, ...]
     watched: WatchedTokens | None
@@ -85,7 +83,7 @@ class VllmBackend:
         started = time.perf_counter()
         self._num_pixel_bytes = 0  # of what runs
         self._threads: ThreadPoolExecutor | None = None
-        adapter, folder = adapter_of(config), LoadedFolder.read(Path(config.model_name_or_path))
+        source = WeightSource.read(config, preprocess)  # before the weights: a trainer may write over them
         remove_abandoned_files()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
@@ -95,10 +93,10 @@ class VllmBackend:
             self._arguments = engine_arguments(config, vllm_options, image_arguments=image_arguments, device_type=self._device_type)
             self._arguments = {**only_known_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
             self._engine = VllmEngine(self._arguments)
-            self.weights = VllmWeights(self._engine, config, preprocess, folder, adapter, self._take_companions, self._device_type)
+            self.weights = VllmWeights(self._engine, source, self._take_companions, self._device_type)
             try:
                 self._read_engine()
-                if adapter is not None:  # vLLM starts on the base; the sums take its place
+                if source.adapter is not None:  # vLLM starts on the base; the sums take its place
                     self._engine.swap(config.model_name_or_path, config.adapter_path, None)
             except BaseException:
                 self.close()
@@ -182,15 +180,12 @@ class VllmBackend:
             while (ahead.next is not None or running) and not should_stop():
                 adding_since = time.monotonic()
                 while ahead.next is not None and self._has_room(ahead.next, len(running)) and not should_stop():
-                    prompt, render = ahead.take()
-                    added = self._add(prompt, render, watching)
-                    if isinstance(added, GenerationFailure):
-                        yield prompt.index, added
-                    elif isinstance(added, Completion):
-                        yield added
+                    added = self._add(*ahead.take(), watching)
+                    if isinstance(added, _Running):
+                        running[added.request_id] = added
+                        self._num_pixel_bytes += added.num_bytes
                     else:
-                        running[added[0]] = added[1]
-                        self._num_pixel_bytes += added[1].num_bytes
+                        yield added
                     if time.monotonic() - adding_since > MAX_ADDING_S and self._engine.results_wait():
                         break
                 if running:
@@ -224,8 +219,8 @@ class VllmBackend:
 
     def _add(
         self, prompt: Prompt, render: Callable[[], tuple[Any, tuple[ImageGrid, ...]]], watching: Sequence[GenerationPlugin]
-    ) -> tuple[str, _Running] | GenerationFailure | Completion:
-        """Hand one prompt to the engine core; return its request id and its stored facts, or why it cannot run.
+    ) -> _Running | BackendOutput:
+        """Hand one prompt to the engine core; return what is kept of it, or what has come of a prompt that needs no engine or cannot run.
 
         Only a broken engine raises: whatever happens while one prompt is made ready concerns that prompt alone.
         """
@@ -237,25 +232,26 @@ class VllmBackend:
         try:
             engine_input, grids = render()
         except Exception as error:
-            return failure_of(error, "preparing the prompt")
+            return prompt.index, failure_of(error, "preparing the prompt")
         if given and (known := nothing_to_score(prompt, len(engine_input["prompt_token_ids"]))) is not None:
             return known
         try:
             self._engine.add(request_id, engine_input, params)
         except RequestError as error:
-            return failure_of(error)
+            return prompt.index, failure_of(error)
         watched = WatchedTokens(RowWatchers(watching, self.tokenizer, prompt.plan.stop_token_ids)) if watching else None
-        return request_id, _Running(prompt, grids, watched, pixel_bytes(engine_input))
+        return _Running(request_id, prompt, grids, watched, pixel_bytes(engine_input))
 
     def _render(self, prompt: Prompt) -> tuple[Any, tuple[ImageGrid, ...]]:
         """Return vLLM's input for one prompt and its image grids; raises `RequestError` where it cannot be asked."""
         if prompt.load_images is None:
             token_ids = prompt.token_ids + (prompt.response_ids or ())
-            prompt.check_length(len(token_ids), self.max_model_len, num_behind=1)  # vLLM generates a token behind a response
+            prompt.check_length(len(prompt.token_ids), self.max_model_len, num_behind=1)  # vLLM generates a token behind a response
             return self._engine.render({"prompt_token_ids": list(token_ids)}), ()
         assert self._images is not None  # else the engine sends no images
         engine_input, grids = self._images.render(prompt)
-        prompt.check_length(len(engine_input["prompt_token_ids"]), self.max_model_len, num_behind=1)
+        num_tokens = len(engine_input["prompt_token_ids"]) - len(prompt.response_ids or ())
+        prompt.check_length(num_tokens, self.max_model_len, num_behind=1)
         return engine_input, grids
 
     def describe(self) -> Mapping[str, Any]:
@@ -271,7 +267,7 @@ class VllmBackend:
             "load_s": round(self._load_s, 3),
             "max_model_len": self.max_model_len,
             "vlm_problem": self._vlm_problem,
-            "quantization": quantization_at(self.weights.config.model_name_or_path),
+            "quantization": quantization_at(self.weights.source.config.model_name_or_path),
             "pixel_budget_verified": self._images is not None and self._images.can_verify,
             "adapter": self.weights.adapter_facts(),
             **self._facts,

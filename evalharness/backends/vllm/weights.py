@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError
-from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.base import WeightReport
-from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, merged_weights, pair_tensors, refuse_unmatched
+from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, WeightSource, merged_weights, pair_tensors, refuse_unmatched
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.checkpoints.adapter import Adapter, read_adapter, shapes_of
-from evalharness.checkpoints.architecture import LoadedFolder, loading_difference
+from evalharness.checkpoints.architecture import loading_difference
 from evalharness.checkpoints.weights import base_shapes, read_head
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -43,17 +43,8 @@ def remove_abandoned_files() -> None:
 class VllmWeights(LoadedWeights):
     """The weights in a running vLLM."""
 
-    def __init__(
-        self,
-        engine: VllmEngine,
-        config: ModelLoadConfig,
-        preprocess: VlmPreprocessOptions,
-        folder: LoadedFolder,
-        adapter: Adapter | None,
-        on_load: TakeCompanions,
-        device_type: str,
-    ) -> None:
-        super().__init__(config, preprocess, folder, adapter, on_load)
+    def __init__(self, engine: VllmEngine, source: WeightSource, on_load: TakeCompanions, device_type: str) -> None:
+        super().__init__(source, on_load)
         self._engine = engine
         self._given: _GivenFile | None = None
         self._asleep: set[str] = set()
@@ -95,15 +86,16 @@ class VllmWeights(LoadedWeights):
         return self._why_not_load(config)
 
     def _why_not_load(self, config: ModelLoadConfig) -> str | None:
-        return loading_difference(self.folder, Path(config.model_name_or_path))
+        return loading_difference(self.source.folder, Path(config.model_name_or_path))
 
     def _load(self, config: ModelLoadConfig) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as at the start
             return super()._load(config)
 
-    def _write_checkpoint(self, folder: LoadedFolder, adapter: Adapter | None) -> int:
-        num_loaded = self._engine.swap(str(folder.path), str(adapter.path) if adapter is not None else None, None)
+    def _write_checkpoint(self, source: WeightSource) -> int:
+        adapter = source.adapter
+        num_loaded = self._engine.swap(str(source.folder.path), str(adapter.path) if adapter is not None else None, None)
         self.forget_given()
         return num_loaded
 
@@ -112,7 +104,7 @@ class VllmWeights(LoadedWeights):
 
     def _write_tensors(self, tensors: Mapping[str, Any], *, strict: bool) -> WeightReport:
         """Load a trainer's tensors through a file of our own: the engine's processes read them from there."""
-        shapes = self.folder.weight_shapes()
+        shapes = self.source.folder.weight_shapes()
         given = pair_tensors(tensors, shapes, lambda name: name)
         missing = tuple(sorted(set(shapes) - set(given.tensors)))
         if strict:
@@ -129,14 +121,14 @@ class VllmWeights(LoadedWeights):
 
     def _read_again(self, given: _GivenFile | None, adapter: Adapter | None) -> int:
         """Reload the checkpoint, over it these tensors of a trainer's, with this adapter; return the number of tensors."""
-        reads_base = given is None or not given.names >= set(self.folder.weight_shapes())
-        if reads_base and self.folder.has_changed():
+        reads_base = given is None or not given.names >= set(self.source.folder.weight_shapes())
+        if reads_base and self.source.folder.has_changed():
             raise CheckpointError(
-                f"{self.folder.path} has changed since it was loaded, or is gone, and the base is read again for this; "
+                f"{self.source.folder.path} has changed since it was loaded, or is gone, and the base is read again for this; "
                 "load what is there now with engine.weights.reload, or give all weights to sync_from_state_dict"
             )
         return self._engine.swap(
-            str(self.folder.path) if reads_base else None,
+            str(self.source.folder.path) if reads_base else None,
             str(adapter.path) if adapter is not None else None,
             given.path if given is not None else None,
         )

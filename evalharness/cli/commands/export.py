@@ -160,9 +160,8 @@ def _key(*parts: str | float | None) -> str:
 
 def _in_letters(expression: str) -> str:
     """Return a gate's expression with letters for its signs, which names of metrics may not have."""
-    for sign, letters in ((">=", "ge"), ("<=", "le"), (">", "gt"), ("<", "lt"), ("==", "eq")):
-        expression = expression.replace(sign, letters)
-    return expression
+    letters = {">=": "ge", "<=": "le", ">": "gt", "<": "lt", "==": "eq"}
+    return re.sub("[<>=]=|[<>]", lambda sign: letters[sign.group()], expression)
 
 
 def _metrics(run_dir: Path) -> dict[str, dict[str, float]]:

@@ -13,7 +13,7 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import EvalHarnessError
 from evalharness.api.images import image_sha256
 from evalharness.api.requests import GenerationFailure, GenerationResult, Request, TokenGenerationRequest
-from evalharness.api.scoring import Chat, ScoringRequest, chat_of
+from evalharness.api.scoring import ScoringRequest, chat_of
 from evalharness.api.tools import read_tools
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, Step
 from evalharness.runs.recorded import outcome_of
@@ -38,6 +38,7 @@ class PromptChange(NamedTuple):
     detail: str | None = None
 
 
+_OTHER_TEXT = PromptChange("the text of its prompt would be another now")
 _STEPS = PromptChange("it would be asked in other steps now")
 
 
@@ -76,9 +77,9 @@ def _difference(request: Request, made: GenerationResult) -> PromptChange | None
         return PromptChange("the response that is scored would be another now")
     if chat is None:
         return _without_chat(request, made)
-    texts = [*_texts(chat.messages), *_offered(chat)]
+    texts = [*_texts(chat.messages), *(tool.name for tool in read_tools(chat.tools))]
     if any(text.strip() not in made.prompt_text for text in texts):
-        return PromptChange("the text of its prompt would be another now")
+        return _OTHER_TEXT
     try:
         images = images_of(request)
         now = [image_sha256(source) for source in images.sources] if images is not None else []
@@ -97,20 +98,15 @@ def _same_response(request: ScoringRequest, made: GenerationResult) -> bool:
 def _without_chat(request: Request, made: GenerationResult) -> PromptChange | None:
     from evalharness.engine.prompts import token_ids_sha256
 
+    if isinstance(request, ScoringRequest) and isinstance(request.prompt, str):
+        return None if request.prompt == made.prompt_text else _OTHER_TEXT
     if isinstance(request, TokenGenerationRequest):
-        same = token_ids_sha256(request.prompt_token_ids) == made.prompt_sha256
-        return None if same else PromptChange("the token ids of its prompt would be others now")
-    assert isinstance(request, ScoringRequest)
-    if isinstance(request.prompt, str):
-        return None if request.prompt == made.prompt_text else PromptChange("the text of its prompt would be another now")
-    assert isinstance(request.prompt, tuple)
-    same = token_ids_sha256(request.prompt, made.token_ids) == made.prompt_sha256
-    return None if same else PromptChange("the token ids of its prompt would be others now")
-
-
-def _offered(request: Chat) -> list[str]:
-    """Return the names of the offered tools."""
-    return [tool.name for tool in read_tools(request.tools)]
+        ids = token_ids_sha256(request.prompt_token_ids)
+    else:
+        assert isinstance(request, ScoringRequest)
+        assert isinstance(request.prompt, tuple)
+        ids = token_ids_sha256(request.prompt, made.token_ids)
+    return None if ids == made.prompt_sha256 else PromptChange("the token ids of its prompt would be others now")
 
 
 def _texts(messages: Any) -> Iterator[str]:

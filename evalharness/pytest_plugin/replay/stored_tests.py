@@ -9,7 +9,7 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,10 +25,8 @@ from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.replay.recorded_execution import RecordedExecution, RecordedRegistry
 from evalharness.pytest_plugin.run_context import RunContext
-from evalharness.runs.journal import test_name
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.records import CaseRecords, RunRecords
-from evalharness.runs.run_file import utc_now
 from evalharness.runs.schema import CaseFacts, Row
 
 
@@ -177,7 +175,7 @@ class StoredTestsRegistry(RecordedRegistry):
         name = Path(path).stem.removeprefix("test_")
         given = marker.kwargs if marker is not None else {}
         cases = list(self._stored.values())
-        self.modules[path] = EvalModule(name, path, cases, _not_asked, (GenerationOptions(),), 1, self.context.run, given)
+        self.modules[path] = EvalModule(name, path, cases, lambda case: None, (GenerationOptions(),), 1, self.context.run, given)
         metafunc.parametrize(
             ("engine", "case"),
             [(engine, case) for (engine, _, _), case in self._stored.items()],
@@ -191,20 +189,11 @@ class StoredTestsRegistry(RecordedRegistry):
 
     def record_for(self, item: pytest.Item, unit: UnitKey) -> ItemRecord:
         """Return a new record for a test of a stored case."""
-        case: StoredCase = item.callspec.params["case"]  # type: ignore[attr-defined]
-        key = (unit.engine, case.eval, case.id)
-        return _StoredRecord(
-            nodeid=item.nodeid,
-            eval=self.modules[unit.path].name,
-            test=test_name(item.nodeid, unit.path, unit.engine),
-            case=case,
-            engine=self.engine_spec(unit.engine),
-            options=(),
-            gated=next(item.iter_markers("gate"), None) is not None,
-            started_at=utc_now(),
-            stored_options=self._options.get(key, {}),
-            num_samples=self._num_stored(key),
-        )
+        record = super().record_for(item, unit)
+        assert isinstance(record.case, StoredCase)
+        key = (unit.engine, record.case.eval, record.case.id)
+        known = {field.name: getattr(record, field.name) for field in fields(record)}
+        return _StoredRecord(**known, stored_options=self._options.get(key, {}), num_samples=self._num_stored(key))
 
     def _num_stored(self, key: tuple[str, str, str]) -> int:
         case = self.recorded.find(*key)
@@ -227,7 +216,3 @@ class StoredTestsExecution(RecordedExecution):
 
     def _compare_prompt(self, record: ItemRecord, entry: CaseRecords) -> None:
         """Do nothing: the case is as the run recorded it."""
-
-
-def _not_asked(case: Case) -> Mapping[str, Any]:
-    raise AssertionError(f"{case.id} has been asked already")

@@ -11,14 +11,13 @@ from typing import Any, TextIO
 
 from evalharness.analysis.comparison import compare
 from evalharness.analysis.statistics.paired import LEVEL, PairedChange
-from evalharness.api.errors import RecordError
 from evalharness.report.compare import text
 from evalharness.report.compare.cases import NUM_CASES, ShownCase, shown_cases
 from evalharness.report.csv import write_csv
 from evalharness.report.html.page import json_block, packed_block, text_block, write_page
 from evalharness.report.html.pictures import PictureFile, small_copies
 from evalharness.report.text import number_text, plural
-from evalharness.report.writing import report_file
+from evalharness.report.writing import make_folder, report_file
 
 COLUMNS = [
     "base", "candidate", "eval", "test", "kind", "slice_key", "slice_value", "metric", "verdict", "base_value", "candidate_value",
@@ -75,15 +74,12 @@ def _case_lines(comparison: compare.Comparison) -> Iterator[list[Any]]:
 
 def write_comparison(comparisons: Sequence[compare.Comparison], folder: Path) -> list[Path]:
     """Write the four files and return their paths; raises `RecordError` where they cannot be written, or a run cannot be read."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RecordError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from error
+    make_folder(folder)
     paths = [folder / name for name in ("compare.html", "compare.md", "compare.csv", "compare_cases.csv")]
     with report_file(paths[0]) as file:
         write_compare_page(comparisons, file, folder)
     with report_file(paths[1]) as file:
-        file.write("\n\n".join(text.comparison_blocks(comparisons)) + "\n")
+        file.writelines(text.comparison_markdown(comparisons))
     with report_file(paths[2]) as file:
         write_compare_csv(comparisons, file)
     with report_file(paths[3]) as file:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from markupsafe import Markup
 from rich.cells import cell_len
 
 from evalharness.analysis.comparison import compare
 from evalharness.analysis.statistics.paired import LEVEL
+from evalharness.report.html.page import render_markdown
 from evalharness.report.score_tables import markdown_table
 from evalharness.report.terminal import fit, table_lines, wrapped
 from evalharness.report.text import markdown_cell, number_text, plural, terminal_text
@@ -150,93 +153,52 @@ WAYS = {"lower": "lower is better", "none": "no better direction"}
 _HEADERS = ["metric", "verdict", "n", "groups", "base", "candidate", "difference", "95 % interval", "p", "detectable"]
 
 
-def comparison_blocks(comparisons: Sequence[compare.Comparison]) -> Iterator[str]:
-    """Yield the blocks of compare.md, to be set apart by empty lines."""
-    yield "# Comparison" if len(comparisons) == 1 else f"# {len(comparisons)} comparisons"
-    if len(comparisons) > 1:
-        lines = [[markdown_cell(one.candidate.label), _mark(one.verdict), markdown_cell(conclusion(one), 600)] for one in comparisons]
-        yield markdown_table(["candidate", "verdict", "why"], lines, 3)
-    for comparison in comparisons:
-        yield from _comparison(comparison)
-    yield _note(comparisons[0].seed)
+def comparison_markdown(comparisons: Sequence[compare.Comparison]) -> Iterator[str]:
+    """Yield the text of compare.md part by part; every text that the template names is escaped."""
+    words = (conclusion, remarks, coverage_text, shown_metrics, aggregate_changes, shown_slices, case_title)
+    tables = (verdict_table, metric_table, aggregate_table, case_table)
+    limits = {"num_slices": NUM_SLICES, "num_cases": NUM_CASES, "level": f"{LEVEL:.0%}", "worth": f"{compare.WORTH_SHOWING:g}"}
+    functions: dict[str, Any] = {function.__name__: function for function in (*words, *tables)}
+    return render_markdown("compare.md.j2", comparisons=comparisons, **functions, **limits)
+
+
+def verdict_table(comparisons: Sequence[compare.Comparison]) -> Markup:
+    """Return the table of candidates."""
+    lines = [[markdown_cell(one.candidate.label), _mark(one.verdict), markdown_cell(conclusion(one), 600)] for one in comparisons]
+    return Markup(markdown_table(["candidate", "verdict", "why"], lines, 3))
+
+
+def metric_table(changes: Sequence[compare.MetricChange], with_slices: bool = False, with_tests: bool = False) -> Markup:
+    """Return the table of metrics, or of metrics in slices."""
+    lines = []
+    for change in changes:
+        name = markdown_cell(change.metric, 60) + (f" ({WAYS[change.direction]})" if change.direction in WAYS else "")
+        where = [markdown_cell(f"{change.eval} · {change.test}", 160)] if with_tests else []
+        where += [markdown_cell(change.slice_key, 60), markdown_cell(change.slice_value, 80)] if with_slices else []
+        counts = f"{change.change.num_pairs:,}", f"{change.change.num_groups:,}"
+        lines.append([*where, name, _mark(change.verdict), *counts, *numbers_of(change).values()])
+    places = [*(["test"] if with_tests else []), *(["slice", "value"] if with_slices else [])]
+    return Markup(markdown_table([*places, *_HEADERS], lines, 2 + len(places)))
+
+
+def aggregate_table(aggregates: Sequence[tuple[str, ...]]) -> Markup:
+    """Return the table of aggregates."""
+    lines = [[markdown_cell(name, 60), *values] for name, *values in aggregates]
+    return Markup(markdown_table(["aggregate", "base", "candidate", "difference"], lines, 1))
+
+
+def case_table(changes: Sequence[compare.CaseChange]) -> Markup:
+    """Return the table of changed cases."""
+    lines = []
+    for change in changes:
+        cells = [markdown_cell(change.case_id, 120), change.direction, markdown_cell(changed_scores(change), 400)]
+        texts = differing_texts(change, TEXT_CHARS)
+        lines.append([*cells, *("-" if text is None else markdown_cell(text, TEXT_CHARS) for text in texts)])
+    return Markup(markdown_table(["case", "direction", "changed", "text before", "text now"], lines, 5))
 
 
 def _mark(verdict: str) -> str:
     return f"**{_word(verdict)}**" if verdict == compare.REGRESSED else verdict
-
-
-def _comparison(comparison: compare.Comparison) -> Iterator[str]:
-    yield f"## {markdown_cell(comparison.candidate.label)} against {markdown_cell(comparison.base.label)}"
-    yield f"**{markdown_cell(conclusion(comparison), 1000)}.**"
-    notes = list(remarks(comparison))
-    if notes:
-        yield "Caveats:"
-        yield "\n".join(f"- {markdown_cell(remark, 500)}." for remark in notes)
-    for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True):
-        yield f"### {markdown_cell(f'{part.eval} · {part.test}', 160)}"
-        yield markdown_cell(sentence, 500) + "."
-        changes = shown_metrics(comparison, part)
-        if changes:
-            yield markdown_table(_HEADERS, [_line(change) for change in changes], 2)
-        aggregates = [[markdown_cell(name, 60), *values] for name, *values in aggregate_changes(comparison, part)]
-        if aggregates:
-            yield "Aggregates, over all judged cases of each side; they are not means of cases, so none is tested:"
-            yield markdown_table(["aggregate", "base", "candidate", "difference"], aggregates, 1)
-    yield from _slices(comparison)
-    yield from _cases(comparison)
-
-
-def _line(change: compare.MetricChange) -> list[str]:
-    name = markdown_cell(change.metric, 60) + (f" ({WAYS[change.direction]})" if change.direction in WAYS else "")
-    counts = f"{change.change.num_pairs:,}", f"{change.change.num_groups:,}"
-    return [name, _mark(change.verdict), *counts, *numbers_of(change).values()]
-
-
-def _slices(comparison: compare.Comparison) -> Iterator[str]:
-    if not comparison.slices:
-        return
-    yield "### Changes in slices"
-    changes = shown_slices(comparison)
-    counted = f"p values corrected for the {plural(comparison.num_slice_tests, 'test')} that could show a difference"
-    yield f"{plural(len(comparison.slices), 'slice metric')} examined ({counted})."
-    if not changes:
-        yield "None of them shows a change."
-        return
-    several = len(comparison.coverage) > 1
-    lines = []
-    for change in changes[:NUM_SLICES]:
-        where = [markdown_cell(f"{change.eval} · {change.test}", 160)] if several else []
-        lines.append([*where, markdown_cell(change.slice_key, 60), markdown_cell(change.slice_value, 80), *_line(change)])
-    yield markdown_table([*(["test"] if several else []), "slice", "value", *_HEADERS], lines, 5 if several else 4)
-    if len(changes) > NUM_SLICES:
-        yield f"{len(changes) - NUM_SLICES} more in compare.csv."
-
-
-def _cases(comparison: compare.Comparison) -> Iterator[str]:
-    if not comparison.cases:
-        return
-    yield "### Changed cases"
-    yield markdown_cell(case_title(comparison), 400) + "."
-    yield markdown_table(
-        ["case", "direction", "changed", "text before", "text now"], [_case(change) for change in comparison.cases[:NUM_CASES]], 5
-    )
-    if len(comparison.cases) > NUM_CASES:
-        yield f"{len(comparison.cases) - NUM_CASES} more in compare\\_cases.csv."
-
-
-def _case(change: compare.CaseChange) -> list[str]:
-    cells = [markdown_cell(change.case_id, 120), change.direction, markdown_cell(changed_scores(change), 400)]
-    return [*cells, *("-" if text is None else markdown_cell(text, TEXT_CHARS) for text in differing_texts(change, TEXT_CHARS))]
-
-
-def _note(seed: int) -> str:
-    return (
-        "A difference is candidate minus base, over the cases that both sides judged (pass, miss, fail); invalid cases and errors have no"
-        f" scores. p is that of an exact paired test, cases of a group taken together, corrected by Holm: at most {LEVEL:.0%} of such"
-        " tables hold a false alarm. *Could have shown* is the smallest true difference that these cases would have shown with a chance"
-        f" of 80 %. *Not enough data*: a difference of {compare.WORTH_SHOWING:g} could have gone unseen. Bootstrap seed {seed}."
-        " docs/comparing.md says how each number is made."
-    )
 
 
 _MIN_COLUMNS = 40

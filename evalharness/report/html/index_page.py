@@ -18,7 +18,7 @@ from urllib.parse import quote
 from evalharness.api.errors import RecordError
 from evalharness.report.findings import gate_state
 from evalharness.report.html.page import write_page
-from evalharness.report.text import number_text, plural
+from evalharness.report.text import duration_text, number_text, plural
 from evalharness.report.writing import report_file
 from evalharness.runs.files import is_written_now, lock_within
 from evalharness.runs.run_file import read_run, run_state
@@ -184,7 +184,7 @@ def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
     return {
         **entry,
         "started": entry["started_at"][:16].replace("T", " "),
-        "duration": _duration(entry["duration_s"]),
+        "duration": "" if entry["duration_s"] is None else duration_text(entry["duration_s"]),
         "state_text": _STATES.get(entry["state"], entry["state"]),
         "evals": [name if count is None else f"{name} ({count:,})" for name, count in entry["evals"]],
         "verdict": next((state for state in ("failed", "passed") if entry["gates"].get(state)), "none"),
@@ -216,12 +216,6 @@ def _brief(scores: Sequence[Sequence[Any]]) -> list[str]:
         f"{name}: {', '.join(f'{metric} {number_text(value)}' for metric, value in list(scores_of_eval.items())[:NUM_SCORES])}"
         for name, scores_of_eval in by_eval.items()
     ]
-
-
-def _duration(seconds: object) -> str:
-    if not isinstance(seconds, (int, float)):
-        return ""
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _trends(entries: Sequence[Entry]) -> list[dict[str, Any]]:

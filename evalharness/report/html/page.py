@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from evalharness.report.text import number_text, one_line, plural, visible_text
+from evalharness.report.text import markdown_cell, number_text, one_line, plural, visible_text
 
 
 def percent(share: float) -> str:
@@ -65,6 +65,11 @@ def render(template: str, **context: Any) -> Iterator[str]:
     return _environment().get_template(template).generate(**context)
 
 
+def render_markdown(template: str, **context: Any) -> Iterator[str]:
+    """Yield the text of a Markdown `templates/<template>`; texts are escaped, at full length with the filter `cell`, but for `Markup`."""
+    return _markdown_environment().get_template(template).generate(**context)
+
+
 def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"
 
@@ -81,6 +86,21 @@ def _environment() -> Environment:
         loader=PackageLoader(_PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
     environment.filters.update(_FILTERS)
+    return environment
+
+
+@lru_cache(maxsize=1)
+def _markdown_environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=False,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else markdown_cell(value),
+    )
+    environment.filters.update(_FILTERS, cell=lambda text, max_chars: Markup(markdown_cell(text, max_chars)))
     return environment
 
 

@@ -16,7 +16,7 @@ from evalharness.report.html.page import json_block, write_page
 from evalharness.report.html.pictures import PictureFile
 from evalharness.report.markdown import SECRET, option_lines, rerun_command, run_facts
 from evalharness.report.tables import RunTables
-from evalharness.report.text import when_finite
+from evalharness.report.text import duration_text, when_finite
 from evalharness.report.writing import report_file
 from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, items_of, mapping, text_of
 
@@ -144,10 +144,7 @@ def _headline_facts(tables: RunTables) -> list[str]:
     if started := text_of(run.get("started_at")):
         facts.append(f"{started[:10]} {started[11:16]} UTC")
     if isinstance(run.get("duration_s"), (int, float)):
-        minutes, seconds = divmod(round(run["duration_s"]), 60)
-        facts.append(
-            f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-        )
+        facts.append(duration_text(run["duration_s"]))
     git = mapping(run.get("git"))
     if git.get("commit"):
         facts.append(f"commit {text_of(git['commit'])[:12]}{' + changes' if git.get('dirty') else ''}")

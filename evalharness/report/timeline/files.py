@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.analysis.comparison.timeline import Curve, Timeline, read_tracks, timeline_of
-from evalharness.api.errors import RecordError
 from evalharness.report.csv import write_csv
 from evalharness.report.html.page import render
 from evalharness.report.terminal import fit, table_lines, wrapped
 from evalharness.report.text import number_text, one_line, terminal_text
 from evalharness.report.timeline.page import best_note, category_curves, falls, main_curves, point_name, write_timeline_page
-from evalharness.report.writing import report_file
+from evalharness.report.writing import make_folder, report_file
 
 COLUMNS = [
     "track", "step", "epoch", "checkpoint", "runs", "kind", "eval", "test", "slice_key", "slice_value", "metric", "value", "low", "high",
@@ -66,10 +65,7 @@ NUM_LINES, NUM_FALLS = 8, 8
 
 def write_timelines(timelines: Sequence[Timeline], notes: list[str], folder: Path) -> list[Path]:
     """Write the files and return their paths; a further track's picture is timeline-2.svg and so on. Raises `RecordError`."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RecordError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from error
+    make_folder(folder)
     paths = [write_timeline_page(timelines, notes, folder / "timeline.html"), folder / "timeline.csv", folder / "timeline_flips.csv"]
     with report_file(paths[1]) as file:
         write_csv(file, COLUMNS, (line for timeline in timelines for line in (*_values(timeline), *_throughput(timeline))))

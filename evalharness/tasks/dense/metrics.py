@@ -211,18 +211,14 @@ class AttributeTotals:
         weight = sum(self.weights[key] * number for key, number in self.compared.items())
         return sum(self.weights[key] * number for key, number in self.right.items()) / weight if weight else None
 
-    def add(self, hits: Iterable[AttributeHit]) -> None:
-        """Count comparisons."""
-        for hit in hits:
-            self.weights[hit.key] = hit.weight
-            self.compared[hit.key] += 1
-            self.right[hit.key] += hit.right
-
 
 def attribute_totals(images: Iterable[Details]) -> AttributeTotals:
     """Return the attributes compared on the pairs of the category mode."""
     counted = AttributeTotals()
     for details in images:
         for reference, prediction, _ in details["pairs"]["category"]:
-            counted.add(attribute_hits(details["truth"][reference]["desc"], details["predictions"][prediction]["desc"]))
+            for hit in attribute_hits(details["truth"][reference]["desc"], details["predictions"][prediction]["desc"]):
+                counted.weights[hit.key] = hit.weight
+                counted.compared[hit.key] += 1
+                counted.right[hit.key] += hit.right
     return counted

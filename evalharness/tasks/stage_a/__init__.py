@@ -35,33 +35,18 @@ from evalharness.tasks.stage_a.files import (
     with_named_photos,
     write_rows,
 )
-from evalharness.tasks.stage_a.metrics import (
-    RUNAWAY_TOKENS,
-    aggregate,
-    canonical_equal,
-    category_f1,
-    completeness,
-    details,
-    fact_f1,
-    scores,
-    tables,
-)
+from evalharness.tasks.stage_a.metrics import aggregate, category_f1, details, scores, tables
 from evalharness.tasks.stage_a.parse import IRRELEVANT, Summary, parse_summary, render_summary
 from evalharness.tasks.stage_a.schema import MISSIONS, SCHEMA, Domain
 
 __all__ = [
     "IRRELEVANT",
     "PIXEL_BUDGETS",
-    "RUNAWAY_TOKENS",
     "StageACase",
     "Summary",
     "aggregate",
-    "canonical_equal",
     "category_f1",
-    "completeness",
     "details",
-    "fact_f1",
-    "find_groups",
     "load_cases",
     "messages",
     "outputs",

@@ -10,6 +10,7 @@ import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -137,9 +138,9 @@ class _Order:
         numbers = range(1, len(self.group.images) + 1) if self.group else ()
         return [f"image_{number}" for number in numbers if number not in self.results]
 
-    @property
+    @cached_property
     def problem(self) -> str:
-        """Why an order is left out that was not asked whole, or of which no answer has details."""
+        """Why the order is left out; of one that was asked whole, `group_rows` says it."""
         if self.not_in_run:
             return f"{', '.join(self.not_in_run)} not in this run"
         return "; ".join(f"image_{number} failed: {result['error']}" for number, result in self.results.items())
@@ -156,18 +157,18 @@ def outputs(rows: Sequence[Row], target: OutputTarget) -> None:
     orders = _orders(rows)
     for mission in dict.fromkeys(order.mission for order in orders):
         asked = [order for order in orders if order.mission == mission]
-        whole = {id(order): order for order in asked if order.group and not order.not_in_run}
-        results = [{"group_seq": place, **result} for place, order in enumerate(whole.values()) for result in order.results.values()]
-        collected = group_rows([order.group for order in whole.values() if order.group], results)
-        problems = {key: collected.problems.get(place) for place, key in enumerate(whole)}
+        whole = [order for order in asked if order.group and not order.not_in_run]
+        results = [{"group_seq": place, **result} for place, order in enumerate(whole) for result in order.results.values()]
+        collected = group_rows([order.group for order in whole if order.group], results)
+        for place, order in enumerate(whole):
+            order.problem = collected.problems.get(place, "")
         if collected.rows:
             num_written += write_rows(reference_path(target.folder, mission), collected.rows)
         for order in asked:
-            problem = problems.get(id(order), order.problem)
-            if problem is not None:
+            if order.problem:
                 # A run that was cut short is not a failure of its groups.
                 num_failed += not order.not_in_run and not order.has_skipped
-                left_out.append({"mission": mission, "group": order.name, "problem": problem})
+                left_out.append({"mission": mission, "group": order.name, "problem": order.problem})
     if left_out:
         lines = "".join(f"{json.dumps(entry)}\n" for entry in left_out)
         (target.folder / LEFT_OUT_FILE).write_text(lines, encoding="ascii")

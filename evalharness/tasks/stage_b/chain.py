@@ -154,11 +154,10 @@ def judge(case: ChainCase, steps: Sequence[Sequence[GenerationResult]], texts: S
     """Return the judged answers to a case; `steps` are those of `request`, `texts` the verdicts on the written summaries."""
     key, num_images = ticket_key(case.group_id, case.label), len(case.photos)
     own = stage_b.judge_votes(texts, case.label, key, num_images)
-    summaries = _summaries(case, steps[0])
-    if case.references is None:
-        return JudgedChain(own, None, summaries, None)
-    by_references = stage_b.judge_votes([result.text for result in steps[1]], case.label, key, num_images)
-    return JudgedChain(own, by_references, summaries, case.references)
+    by_references = None
+    if case.references is not None:
+        by_references = stage_b.judge_votes([result.text for result in steps[1]], case.label, key, num_images)
+    return JudgedChain(own, by_references, _summaries(case, steps[0]), case.references)
 
 
 def tables(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
-from evalharness.backends.hf.batching import groups_of_equal_plan, take_batch, windows
+from evalharness.backends.hf.batching import groups_of_equal_plan, take_batch
 from tests.backends.hf_models import prompt
 
 pytestmark = pytest.mark.engine
-
-
-def test_windows_are_pulled_one_at_a_time():
-    pulled = itertools.count()
-    stream = windows((prompt(next(pulled), [5]) for _ in range(10)), 4)
-    assert [item.index for item in next(stream)] == [0, 1, 2, 3]
-    assert next(pulled) == 4
-
-
-def test_the_last_window_holds_the_rest():
-    assert [len(window) for window in windows([prompt(index, [5]) for index in range(9)], 4)] == [4, 4, 1]
 
 
 def test_rows_that_differ_in_the_seed_only_share_a_group():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -244,6 +245,15 @@ def test_an_option_that_cannot_be_honoured_is_refused_before_anything_runs(backe
 def test_any_padding_id_gives_the_same_ids(backend):
     prompts = [mixed_prompts(8, repetition_penalty=1.4, no_repeat_ngram_size=1, pad_token_id=pad) for pad in (None, END_ID, 30)]
     assert ids(run(backend, prompts[0])) == ids(run(backend, prompts[1])) == ids(run(backend, prompts[2]))
+
+
+def test_prompts_are_pulled_window_by_window(backend, monkeypatch):
+    monkeypatch.setattr("evalharness.backends.hf.backend.WINDOW_SIZE", 4)
+    pulled = itertools.count()
+    outputs = backend.generate(prompt(next(pulled), [30], max_new_tokens=1) for _ in range(10))
+    next(outputs)
+    assert next(pulled) == 4
+    assert len(list(outputs)) == 9
 
 
 def test_should_stop_ends_the_batch_within_a_step_and_yields_nothing_more(backend):

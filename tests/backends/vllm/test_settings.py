@@ -101,24 +101,17 @@ class Output:
         self.prompt_token_ids = [1, 2, 3]
 
 
-@pytest.mark.parametrize("reason", ["abort", "error", None], ids=str)
+@pytest.mark.parametrize("reason", ["abort", "error", None, "no output"], ids=str)
 def test_a_request_that_vllm_gave_up_is_an_error_not_a_text(reason: str | None) -> None:
     from evalharness.backends.base import Prompt
 
-    prompt = Prompt(4, "", (1, 2, 3), 3, plan())
-    index, failed = completion_of(prompt, Output(reason), ())  # type: ignore[misc]
+    output = Output(reason)
+    if reason == "no output":
+        output.outputs = []
+    index, failed = completion_of(Prompt(4, "", (1, 2, 3), 3, plan()), output, ())  # type: ignore[misc]
     assert index == 4
     assert isinstance(failed, GenerationFailure)
     assert failed.kind == "error"
-
-
-def test_a_request_without_a_completion_is_an_error_not_a_text() -> None:
-    from evalharness.backends.base import Prompt
-
-    empty = Output("stop")
-    empty.outputs = []
-    _, failed = completion_of(Prompt(4, "", (1,), 1, plan()), empty, ())  # type: ignore[misc]
-    assert failed.problem == "vLLM finished the request without a completion"
 
 
 def test_the_first_exception_is_the_root_cause(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evalharness.config.options import cases_of_shard
-from tests.cli.commands.test_rescore import EVAL, command
+from tests.cli.commands.test_rescore import EVAL
 from tests.pytest_plugin.project import MODES, Project, Run, eval_module
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def parts_of(project: Project, num: int, *arguments: str, tests: str = TESTS) ->
 
 
 def merged(project: Project, *parts: Run) -> tuple[int, str]:
-    return command(project, "merge", *(str(part.run_dir) for part in parts), "--run-id", "whole")
+    return project.evalharness("merge", *(str(part.run_dir) for part in parts), "--run-id", "whole")
 
 
 def scores(run: Run) -> list[str]:
@@ -124,7 +124,7 @@ class TestRefusals:
 
     def test_a_run_that_is_no_part(self, project: Project) -> None:
         project.write(test_a=TESTS).run("--run-id", "one")
-        code, output = command(project, "merge", "one", "--run-id", "whole")  # by its name, as all commands take runs
+        code, output = project.evalharness("merge", "one", "--run-id", "whole")  # by its name, as all commands take runs
         assert (code, "is not a part: it was run without --shard" in output) == (2, True), output
 
     def test_parts_of_another_number_or_that_were_asked_otherwise(self, project: Project) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -11,16 +9,14 @@ import shutil
 import signal
 import sys
 import textwrap
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evalharness.cli import main
 from tests.backends.hf_models import one_thread
 from tests.processes import python
-from tests.pytest_plugin.project import MARK, MODES, Project, Run, _own_modules, environment, eval_module, unwanted
+from tests.pytest_plugin.project import MARK, MODES, Project, Run, environment, eval_module
 
 pytestmark = pytest.mark.slow
 
@@ -29,24 +25,9 @@ CLOCK = {"run_id", "started_at", "duration_s", "worker"}
 CLOCK_OF_RUN = CLOCK - {"worker"} | {"finished_at", "command", "config", "num_workers", "rescored", "problems", "workers", "durations"}
 
 
-def command(project: Project, *arguments: str) -> tuple[int, str]:
-    """Run a command of evalharness in the project's folder; returns exit code and everything printed."""
-    output = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, _own_modules():
-        for name in unwanted(os.environ):
-            patch.delenv(name)
-        patch.setenv("COLUMNS", "160")
-        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-        patch.chdir(project.root)
-        with warnings.catch_warnings(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            warnings.resetwarnings()
-            code = main(list(arguments))
-    return code, output.getvalue()
-
-
 def again(project: Project, run: Run, *arguments: str) -> Run:
     """Return the rescored run."""
-    return Run(*command(project, "rescore", str(run.run_dir), "--run-id", "again", *arguments), 0.0, project.root, "again")
+    return Run(*project.evalharness("rescore", str(run.run_dir), "--run-id", "again", *arguments), 0.0, project.root, "again")
 
 
 def without(values: dict[str, Any], names: set[str]) -> dict[str, Any]:
@@ -202,12 +183,12 @@ def test_a_rescored_run_says_so_and_can_be_scored_again(project: Project) -> Non
     assert rescored.facts["rescored"]["changes"] == []
     assert "rescored: the generations are those of run live of 20" in (rescored.run_dir / "report.md").read_text("utf-8")
     assert "rescored" in rescored.output
-    code, output = command(project, "rescore", str(rescored.run_dir), "--run-id", "third", "--report-dir", "elsewhere")
+    code, output = project.evalharness("rescore", str(rescored.run_dir), "--run-id", "third", "--report-dir", "elsewhere")
     assert code == 0, output
     rows = [json.loads(line) for line in (project.root / "elsewhere" / "third" / "samples.jsonl").read_bytes().splitlines()]
     assert [without(row, CLOCK) for row in rows] == content(live)
     for _ in range(2):  # without a name the new run lies beside the old one
-        assert command(project, "rescore", str(live.run_dir))[0] == 0
+        assert project.evalharness("rescore", str(live.run_dir))[0] == 0
     names = sorted(path.name for path in (project.root / "reports").iterdir() if path.is_dir())
     assert [re.sub("[0-9a-f]{6}$", "", name) for name in names] == ["again", "live", "live-rescored-", "live-rescored-"]
 
@@ -243,7 +224,7 @@ def test_it_works_from_a_folder_below_the_project(project: Project) -> None:
     live = project.run_inline("evals")
     below = Project(project.root / "evals")
     (below.root / "pytest.ini").unlink()
-    assert_same(live, Run(*command(below, "rescore", str(live.run_dir), "--run-id", "again"), 0.0, project.root, "again"))
+    assert_same(live, Run(*below.evalharness("rescore", str(live.run_dir), "--run-id", "again"), 0.0, project.root, "again"))
 
 
 def test_an_installed_package_is_no_reason_for_a_warning(project: Project) -> None:
@@ -497,7 +478,7 @@ class TestOtherTests:
 
     def test_one_generation_of_several_is_refused(self, project: Project) -> None:
         live = project.write(test_b=SAMPLES, helper_check="def test_x(case, generation): pass\n").run_inline("test_b.py")
-        code, output = command(project, "rescore", str(live.run_dir), "--tests", "helper_check.py")
+        code, output = project.evalharness("rescore", str(live.run_dir), "--tests", "helper_check.py")
         assert code != 0
         assert "takes `generation`, but eval 'b' has 4 of each case; take `generations`" in output
 
@@ -512,7 +493,7 @@ class TestOtherTests:
     def test_what_they_made_is_not_scored_again(self, project: Project) -> None:
         live = project.write(test_a=MARK + PLAIN, helper_check=self.CHECK).run_inline("--run-id", "live")
         made = again(project, live, "--tests", "helper_check.py")
-        code, output = command(project, "rescore", str(made.run_dir))
+        code, output = project.evalharness("rescore", str(made.run_dir))
         assert (code, "was made with --tests from run live; score that run again" in output) == (2, True)
 
 
@@ -520,7 +501,7 @@ def test_the_latest_run_is_scored_again(project: Project) -> None:
     project.write(test_a=MARK + PLAIN)
     for name in ("first", "second"):
         project.run_inline("--run-id", name)
-    code, output = command(project, "rescore", "latest~1", "--run-id", "again")
+    code, output = project.evalharness("rescore", "latest~1", "--run-id", "again")
     assert code == 0
     assert output.startswith(f"evalharness: latest~1 is {project.root / 'reports' / 'first'}\n")
     assert Run(code, output, 0.0, project.root, "again").facts["rescored"]["run_id"] == "first"
@@ -532,7 +513,7 @@ class TestRefused:
         return project.write(test_a=MARK + PLAIN).run_inline("--run-id", "live")
 
     def refused(self, project: Project, *arguments: str) -> str:
-        code, output = command(project, "rescore", *arguments)
+        code, output = project.evalharness("rescore", *arguments)
         assert code == 2
         assert output.startswith("evalharness: error: ")
         return output
@@ -566,12 +547,12 @@ class TestRefused:
         assert message in self.refused(project, "reports/live")
 
     def test_evals_names_and_tests_that_cannot_be_used(self, project: Project, live: Run) -> None:
-        assert "run 'live' exists already" in command(project, "rescore", "reports/live", "--run-id", "live")[1]
+        assert "run 'live' exists already" in project.evalharness("rescore", "reports/live", "--run-id", "live")[1]
         assert "--run-id must be" in self.refused(project, "reports/live", "--run-id", "../x")
         assert "--tests nothing.py is not a file" in self.refused(project, "reports/live", "--tests", "nothing.py")
         assert "--tests pytest.ini is not a Python file" in self.refused(project, "reports/live", "--tests", "pytest.ini")
         project.write(helper_empty="")
-        code, output = command(project, "rescore", "reports/live", "--tests", "helper_empty.py")
+        code, output = project.evalharness("rescore", "reports/live", "--tests", "helper_empty.py")
         assert (code, "collected 0 items" in output) == (2, True)
         (project.root / "test_a.py").unlink()
         assert "the evals of run live are not here: test_a.py; run this in the project" in self.refused(project, "reports/live")
@@ -581,4 +562,4 @@ class TestRefused:
         facts["config"]["data"] = {"value": "/nowhere", "origin": "command line"}
         (live.run_dir / "run.json").write_text(json.dumps(facts))
         assert "cases came from /nowhere, which is not a folder; say with --data" in self.refused(project, "reports/live")
-        assert command(project, "rescore", "reports/live", "--data", ".")[0] == 0
+        assert project.evalharness("rescore", "reports/live", "--data", ".")[0] == 0

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from evalharness.cli import main
 from tests.checkpoints.test_info import GOOD, write
+from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.slow
 
@@ -84,32 +84,31 @@ def test_checkpoints_that_are_there_come_by_their_steps_and_new_ones_as_they_app
     assert output.rstrip().endswith("evalharness watch: stopped")
 
 
-def test_a_watch_that_is_started_again_goes_on_where_it_was(root: Path) -> None:
+def watched(root: Path) -> tuple[str, int]:
+    """Watch until there is nothing new; returns what was printed and the exit code."""
+    watch = start(root, "--idle", "0.2")
+    return watch.communicate(timeout=WAIT_S)[0].rstrip(), watch.returncode
+
+
+def test_a_watch_that_is_started_again_goes_on_where_it_was_and_makes_a_run_again_that_was_cut_short(root: Path) -> None:
     write(root / "run/checkpoint-1", GOOD)
-    start(root, "--idle", "0.2").communicate(timeout=WAIT_S)
+    watched(root)
+    (first,) = (root / "reports").iterdir()
     write(root / "run/checkpoint-2", {**GOOD, "tokenizer.json": {"model": {"x": 1}}})
-    again = start(root, "--idle", "0.2")
-    output, _ = again.communicate(timeout=WAIT_S)
+    output, _ = watched(root)
     assert runs(root) == ["checkpoint-1", "checkpoint-2"]
     assert "checkpoint-1 was evaluated already: reports/watch-checkpoint-1-" in output
-    assert output.rstrip().endswith("evalharness watch: no new checkpoint for 0.2 s")
-
-
-def test_a_run_that_was_cut_short_is_made_again_under_another_id(root: Path) -> None:
-    write(root / "run/checkpoint-1", GOOD)
-    start(root, "--idle", "0.2").communicate(timeout=WAIT_S)
-    (folder,) = (root / "reports").iterdir()
-    write(folder, {"run.json": {"finished_at": "now", "interrupted": "Ctrl-C"}})
-    start(root, "--idle", "0.2").communicate(timeout=WAIT_S)
-    assert {path.name for path in (root / "reports").iterdir()} == {folder.name, f"{folder.name}-2"}
+    assert output.endswith("evalharness watch: no new checkpoint for 0.2 s")
+    write(first, {"run.json": {"finished_at": "now", "interrupted": "Ctrl-C"}})
+    watched(root)
+    assert [path.name for path in (root / "reports").glob("watch-checkpoint-1-*-2")] == [f"{first.name}-2"]
 
 
 def test_a_checkpoint_that_fails_leaves_the_next_alone_and_the_exit_code_says_so(root: Path) -> None:
     write(root / "run/bad", GOOD)
     write(root / "run/good", {**GOOD, "generation_config.json": {}})
-    watch = start(root, "--idle", "0.2")
-    output, _ = watch.communicate(timeout=WAIT_S)
-    assert (runs(root), watch.returncode) == (["bad", "good"], 1)
+    output, code = watched(root)
+    assert (runs(root), code) == (["bad", "good"], 1)
     assert "bad ended with exit code 1" in output
 
 
@@ -141,13 +140,8 @@ def test_a_training_run_that_is_rotated_away_is_no_crash(root: Path) -> None:
         pytest.param(["nowhere"], "nowhere is not a folder; give the folder that training writes", id="no-folder"),
         pytest.param(["."], "no tests to run; name them after `--`", id="nothing-to-run"),
         pytest.param([".", "--", "evals", "--model=x"], "--model=x is set by watch for each checkpoint", id="model"),
+        pytest.param([".", "--idle", "0"], "must be seconds above 0", id="no-time"),
     ],
 )
-def test_what_cannot_be_watched_says_why(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["watch", *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_seconds_are_above_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["watch", ".", "--idle", "0"]) == 2
-    assert "must be seconds above 0" in capsys.readouterr().err
+def test_what_cannot_be_watched_says_why(arguments: list[str], message: str, refused: Command) -> None:
+    assert message in refused("watch", *arguments)

@@ -18,8 +18,8 @@ from evalharness.analysis.comparison.sides import read_side
 from evalharness.report.compare.files import CASE_COLUMNS, COLUMNS, write_compare_cases_csv, write_compare_csv, write_comparison
 from evalharness.report.compare.text import (
     changed_scores,
-    comparison_blocks,
     comparison_lines,
+    comparison_markdown,
     conclusion,
     differing_texts,
     numbers_of,
@@ -71,7 +71,7 @@ def aggregated(tmp_path: Path) -> Comparison:
 
 
 def markdown(comparison: Comparison) -> str:
-    return "\n\n".join(comparison_blocks([comparison]))
+    return "".join(comparison_markdown([comparison]))
 
 
 class TestWording:
@@ -136,12 +136,10 @@ class TestMarkdown:
         assert html.count("<table>") == 3
         assert "<strong>REGRESSED</strong>" in html
 
-    def test_a_coverage_of_less_than_half_is_a_warning(self, tmp_path: Path) -> None:
+    def test_aggregates_and_a_coverage_of_less_than_half_are_shown(self, tmp_path: Path, aggregated: Comparison) -> None:
         candidate = [*cases([1.0] * 4), *(invalid(f"c{number:03}") for number in range(4, 10))]
         shown = markdown(compared(tmp_path, cases([1.0] * 10), candidate))
         assert "- fewer than half of the cases of stage_a::test_summary could be paired" in shown
-
-    def test_aggregates_are_shown_without_a_verdict(self, aggregated: Comparison) -> None:
         shown = markdown(aggregated)
         assert "they are not means of cases, so none is tested" in shown
         assert "micro" in shown

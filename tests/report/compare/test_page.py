@@ -15,7 +15,8 @@ from evalharness.analysis.comparison.compare import Comparison, compare
 from evalharness.analysis.comparison.sides import read_side, write_baseline
 from evalharness.report.compare import cases as compare_cases
 from evalharness.report.compare.files import hidden_slices, write_compare_page, write_comparison
-from tests.analysis.comparison.runs import cases, pair, run_dir
+from tests.analysis.comparison.runs import cases, run_dir
+from tests.report.compare.test_compare import compared
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import generation, row
 from tests.report.timeline.test_timeline import block
@@ -31,10 +32,6 @@ def written(*comparisons: Comparison) -> str:
 
 def markup(page: str) -> str:
     return page[page.index("<main") : page.index("</main>")]
-
-
-def compared(tmp_path: Path, base: list[dict[str, Any]], candidate: list[dict[str, Any]]) -> Comparison:
-    return compare(*map(read_side, map(str, pair(tmp_path, base, candidate))))
 
 
 def dense_row(number: int, *, says: bool, **changes: Any) -> dict[str, Any]:
@@ -82,14 +79,12 @@ class TestAtAGlance:
         assert [change.slice_value for change in found.slices if change.verdict == "regressed"] == ["a", "b"]
         assert hidden_slices(found) == []
 
-    def test_several_candidates_have_a_table_of_verdicts(self, tmp_path: Path, forgetful: Comparison) -> None:
+    def test_verdicts_of_several_candidates_and_caveats_come_before_the_numbers(self, tmp_path: Path, forgetful: Comparison) -> None:
         other = run_dir(tmp_path / "same", [dense_row(number, says=True) for number in range(160)], {"fingerprint": "f3"})
         good = compare(forgetful.base, read_side(str(other)))
         shown = markup(written(forgetful, good))
         assert "2 candidates" in shown
         assert re.findall(r'<td class="nowrap"><span class="chip is-(\w+)">', shown[: shown.index("</table>")]) == ["fail", "skip"]
-
-    def test_remarks_on_what_was_asked_otherwise_come_before_the_numbers(self, tmp_path: Path) -> None:
         base = run_dir(tmp_path / "base", cases([1.0] * 8))
         other = run_dir(tmp_path / "other", cases([1.0] * 8), {"fingerprint": "f2", "template_sha256": "t2"})
         shown = markup(written(compare(read_side(str(base)), read_side(str(other)))))
@@ -135,6 +130,8 @@ class TestCases:
         assert len(block(page, "comparisons")["cases"]) == 5
         assert "The worst 5 of 20 are here" in markup(page)
 
+        assert written(forgetful) == page
+
     def test_a_case_leads_to_both_reports_by_links_that_move_with_the_folder(self, tmp_path: Path) -> None:
         found = compared(tmp_path, [row("a b", scores={"f1": 1.0})], [row("a b", scores={"f1": 0.0})])
         (tmp_path / "cand/report.html").touch()
@@ -166,7 +163,3 @@ def test_strange_details_are_left_out_not_fatal(tmp_path: Path) -> None:
     base = [row(f"c{number}", scores={"f1": 1.0}, details=one) for number, one in enumerate(strange)]
     found = compared(tmp_path, base, [{**one, "scores": {"f1": 0.0}} for one in base])
     assert all(side["shapes"] == [] for detail in block(written(found), "details-0") for side in detail["sides"])
-
-
-def test_the_same_comparison_gives_the_same_bytes(forgetful: Comparison) -> None:
-    assert written(forgetful) == written(forgetful)

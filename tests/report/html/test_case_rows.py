@@ -33,9 +33,10 @@ def test_rows_come_back_whole_but_for_ids_and_log_probabilities(tmp_path, separa
     assert found == expected
 
 
-def test_scores_of_tokens_are_left_out_also_where_one_is_impossible():
+def test_an_anchor_can_be_made_of_any_name_and_token_scores_are_left_out():
     line = b'{"a":1,"logprobs":[-0.5,null,"-inf"],"entropies":[0.1,null],"b":["-inf"]}'
     assert case_rows._IDS.sub(b"", line) == b'{"a":1,"b":["-inf"]}'
+    assert case_anchor("a", "t", "hf:x", "ä b\ud800") == "case=a%3A%3At%5Bhf%3Ax-%C3%A4%20b%5Cud800%5D"
 
 
 def test_blocks_and_columns_speak_of_the_same_rows_whatever_lines_are_empty_or_torn(tmp_path, monkeypatch):
@@ -70,7 +71,3 @@ def test_columns_of_a_later_page_are_its_own(tmp_path):
     columns = case_columns(load_tables(tmp_path), page)
     assert (columns["case"], columns["scores"], columns["first"]) == (["case-4", "case-5"], {"f1": [4.0, 5.0]}, 4)
     assert [columns["names"]["tag_values"][code] for code in columns["tags"]["mission"]] == ["m4", "m5"]
-
-
-def test_an_anchor_can_be_made_of_any_name():
-    assert case_anchor("a", "t", "hf:x", "ä b\ud800") == "case=a%3A%3At%5Bhf%3Ax-%C3%A4%20b%5Cud800%5D"

@@ -55,16 +55,13 @@ def test_runs_stand_newest_first_with_verdict_scores_and_links(tmp_path: Path) -
     assert text(tmp_path) == text(tmp_path)
 
 
-def test_gates_that_were_skipped_alone_are_not_called_none(tmp_path: Path) -> None:
-    run(tmp_path / "run", gates=[{**gate(), "passed": None, "asked": False}])
-    assert "1 gate skipped" in text(tmp_path)
-
-
-def test_a_score_of_several_runs_has_a_small_curve_oldest_first(tmp_path: Path) -> None:
+def test_skipped_gates_are_named_and_scores_have_a_small_curve_oldest_first(tmp_path: Path) -> None:
     for day, value in ((1, 0.0), (2, 0.5), (3, 1.0)):
         run(tmp_path / f"run-{day}", day=day, value=value)
     (points,) = re.findall(r'<polyline class="curve" points="([^"]+)"', text(tmp_path))
     assert points == "4.0,36.0 80.0,20.0 156.0,4.0"
+    run(tmp_path / "run", gates=[{**gate(), "passed": None, "asked": False}])
+    assert "1 gate skipped" in text(tmp_path)
 
 
 @pytest.mark.parametrize(

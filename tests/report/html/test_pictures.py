@@ -160,26 +160,22 @@ def a_font() -> bytes:
     return font.font_bytes
 
 
-def test_without_any_font_none_is_found(no_fonts: Path) -> None:
+def test_a_font_is_found_by_its_name_regular_first_else_by_fontconfig(no_fonts: Path) -> None:
     assert overlays.find_font() is None
-
-
-def test_a_font_is_found_by_its_name_regular_first_and_only_if_it_opens(no_fonts: Path) -> None:
-    folder = no_fonts / "fonts" / "deep"
-    folder.mkdir()
-    for name in ("NotoSansCJK-Bold.ttc", "NotoSansCJK-Regular.ttc", "wqy-zenhei.ttc", "DejaVuSans.ttf", "NotoSansCJK.txt"):
-        (folder / name).write_bytes(a_font())
-    (folder / "NotoSansCJK-DemiLight.ttc").write_bytes(b"no font")
-    assert overlays.find_font() == str(folder / "NotoSansCJK-Regular.ttc")
-
-
-def test_where_no_name_is_known_fontconfig_is_asked(no_fonts: Path) -> None:
+    overlays.find_font.cache_clear()
     font, program = no_fonts / "elsewhere" / "house.otf", no_fonts / "bin" / "fc-list"
     font.parent.mkdir()
     font.write_bytes(a_font())
     program.write_text(f"#!/bin/sh\nprintf '/gone.ttf\\n{font}\\n/bitmap.pcf.gz\\n'\n")
     program.chmod(0o755)
     assert overlays.find_font() == str(font)
+    overlays.find_font.cache_clear()
+    folder = no_fonts / "fonts" / "deep"
+    folder.mkdir()
+    for name in ("NotoSansCJK-Bold.ttc", "NotoSansCJK-Regular.ttc", "wqy-zenhei.ttc", "DejaVuSans.ttf", "NotoSansCJK.txt"):
+        (folder / name).write_bytes(a_font())
+    (folder / "NotoSansCJK-DemiLight.ttc").write_bytes(b"no font")
+    assert overlays.find_font() == str(folder / "NotoSansCJK-Regular.ttc")
 
 
 def test_a_found_font_writes_the_names(monkeypatch: pytest.MonkeyPatch) -> None:

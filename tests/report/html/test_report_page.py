@@ -20,12 +20,9 @@ def _page(run_dir):
     return write_report_pages(load_tables(run_dir))["report.html"].read_text("utf-8")
 
 
-def test_the_same_run_gives_the_same_page(tmp_path):
+def test_the_same_run_gives_the_same_page_and_surplus_pages_are_removed(tmp_path):
     pages = {_page(write_run(tmp_path / name, rows(3), gates=[gate()])) for name in ("one", "two")}
     assert len(pages) == 1
-
-
-def test_pages_that_an_earlier_report_had_more_are_removed(tmp_path):
     write_run(tmp_path, rows(2))
     for name in ("report-2.html", "report-17.html", "report-1.html", "report-final.html"):
         (tmp_path / name).touch()
@@ -110,16 +107,13 @@ def test_a_page_that_could_be_made_later_is_no_problem_any_more(tmp_path, monkey
     assert json.loads((tmp_path / "run.json").read_text())["problems"] == ["the disk was full"]
 
 
-def test_no_half_a_page_is_left_where_one_could_not_be_made(tmp_path, monkeypatch):
+def test_no_half_a_page_is_left_and_an_unreadable_row_is_told(tmp_path, monkeypatch):
     write_run(tmp_path, rows(2))
     monkeypatch.setattr("evalharness.report.html.report_page.case_columns", lambda *arguments: {"nan": float("nan")})
     with pytest.raises(ValueError, match="JSON"):
         write_report_pages(load_tables(tmp_path))
     assert not list(tmp_path.glob("*.html*"))
     assert not list(tmp_path.glob(".*tmp"))
-
-
-def test_a_row_that_cannot_be_read_is_told_like_in_any_report(tmp_path):
     write_run(tmp_path, rows(1))
     tables = load_tables(tmp_path)
     (tmp_path / "samples.jsonl").unlink()
