@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.analysis.comparison.compare import REGRESSED, compare
+from evalharness.analysis.comparison.compare import REGRESSED, Comparison, compare
 from evalharness.analysis.comparison.sides import read_side
 from evalharness.report.compare.files import write_comparison
 from evalharness.report.compare.text import comparison_lines
@@ -48,8 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_forgotten_category_is_named_though_the_averages_look_fine(folder: Path) -> None:
-    found = compare(read_side(str(folder / "final")), read_side(str(folder / "regressed")))
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Comparison:
+    return compare(read_side(str(folder / "final")), read_side(str(folder / "regressed")))
+
+
+def test_a_forgotten_category_is_named_though_the_averages_look_fine(found: Comparison) -> None:
     overall = {change.metric: change for change in found.metrics}
     assert overall["valid"].change.candidate == 1.0
     assert overall["category_f1"].change.candidate > 0.95
@@ -59,18 +63,16 @@ def test_a_forgotten_category_is_named_though_the_averages_look_fine(folder: Pat
     assert all(change.direction == "worse" for change in found.cases)
 
 
-def test_the_other_way_round_it_is_an_improvement(folder: Path) -> None:
-    there = compare(read_side(str(folder / "final")), read_side(str(folder / "regressed")))
+def test_the_other_way_round_it_is_an_improvement(folder: Path, found: Comparison) -> None:
     back = compare(read_side(str(folder / "regressed")), read_side(str(folder / "final")))
     assert back.verdict == "improved"
     assert {change.metric: change.change.difference for change in back.metrics} == pytest.approx(
-        {change.metric: -change.change.difference for change in there.metrics}
+        {change.metric: -change.change.difference for change in found.metrics}
     )
-    assert [change.p_corrected for change in back.metrics] == pytest.approx([change.p_corrected for change in there.metrics])
+    assert [change.p_corrected for change in back.metrics] == pytest.approx([change.p_corrected for change in found.metrics])
 
 
-def test_all_four_forms_tell_the_same_story(folder: Path, tmp_path: Path) -> None:
-    found = compare(read_side(str(folder / "final")), read_side(str(folder / "regressed")))
+def test_all_four_forms_tell_the_same_story(found: Comparison, tmp_path: Path) -> None:
     page, markdown, table, _ = (path.read_text("utf-8") for path in write_comparison([found], tmp_path))
     terminal = "\n".join(comparison_lines([found], 140))
     (line,) = [line for line in csv.DictReader(io.StringIO(table)) if (line["slice_key"], line["slice_value"]) == ("category", FORGOTTEN)]

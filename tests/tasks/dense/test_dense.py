@@ -93,16 +93,13 @@ def test_the_request_shows_the_photo_and_asks_in_the_trained_words(cases: list[d
 def test_another_space_is_asked_for_in_its_own_words(coordinates: str, words: str) -> None:
     asked = dense.request(dense.load_cases(SITE_PHOTOS, coordinates=coordinates)[0])
     assert words in asked.messages[1]["content"][1]["text"]
+    with pytest.raises(ConfigError, match="coordinates must be norm1000"):  # before anything is asked
+        dense.load_cases(SITE_PHOTOS, coordinates="inches")
 
 
 def test_a_model_may_answer_in_another_space_than_was_asked_for(cases: list[dense.DenseCase]) -> None:
     text = dumped(object_1=one_box(144, 176, 288, 352))  # of a photo of 288 × 352
     assert dense.read(answered(text), cases[0], "pixels").objects[0].points == (500, 500, 1000, 1000)
-
-
-def test_an_unknown_space_is_refused_before_anything_is_asked() -> None:
-    with pytest.raises(ConfigError, match="coordinates must be norm1000"):
-        dense.load_cases(SITE_PHOTOS, coordinates="inches")
 
 
 def test_processed_pixels_are_read_with_the_patch_grid_of_the_generation() -> None:

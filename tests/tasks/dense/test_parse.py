@@ -206,7 +206,8 @@ def test_the_strict_form_allows_gaps_in_numbers_lines_without_a_count_and_points
     assert corners(dump) == [(1, 2, 3, 1000)]  # the tolerant reader does ask for the count
 
 
-def test_an_unknown_domain_is_refused() -> None:
+def test_an_unknown_domain_is_refused_and_a_dump_has_a_short_repr() -> None:
+    assert repr(parse_dump(THREE[:-1], "bbu")) == "Dump(3 objects, truncated)"
     with pytest.raises(ContractValueError, match="domain must be one of bbu, rru, got 'x'"):
         parse_dump("", "x")
 
@@ -215,10 +216,6 @@ def test_an_unknown_domain_is_refused() -> None:
 def test_without_a_domain_a_header_of_either_is_right(domain: str) -> None:
     assert parse_dump(EXAMPLE.replace("BBU", domain), None).valid
     assert not parse_dump(EXAMPLE.replace("BBU", "XYZ"), None).valid
-
-
-def test_a_dump_has_a_short_repr() -> None:
-    assert repr(parse_dump(THREE[:-1], "bbu")) == "Dump(3 objects, truncated)"
 
 
 @given(st.lists(objects(texts), max_size=6, unique=True), st.sampled_from(["bbu", "rru"]))
@@ -285,21 +282,15 @@ def test_fractions_are_strict_in_the_unit_space_only() -> None:
 def test_points_outside_are_moved_onto_the_image_and_flagged() -> None:
     assert Space(640, 480).to_grid([-5, 240, 700, 480]) == ([0, 500, 1000, 1000], True)
     assert Space(640, 480).to_grid([0, 0, 640, 480]) == ([0, 0, 1000, 1000], False)
-
-
-def test_processed_pixels_without_a_patch_grid_are_refused() -> None:
-    with pytest.raises(ConfigError, match="coordinates 'processed:14' need the patch grid of the image, .* ask with `verify=True`"):
-        space_of("processed:14", (640, 480))
+    assert to_pixels([-3, 500, 1200, 333], (641, 480)) == [0, 240, 641, 160]  # and back
 
 
 @pytest.mark.parametrize("coordinates", ["norm100", "processed", "processed:0", "pixels:14", "", None], ids=repr)
 def test_an_unknown_space_is_refused(coordinates: str) -> None:
     with pytest.raises(ConfigError, match="coordinates must be norm1000, unit, pixels or processed:PATCH_SIZE"):
         patch_size(coordinates)
-
-
-def test_back_to_pixels_is_clamped_and_rounded() -> None:
-    assert to_pixels([-3, 500, 1200, 333], (641, 480)) == [0, 240, 641, 160]
+    with pytest.raises(ConfigError, match="coordinates 'processed:14' need the patch grid of the image, .* ask with `verify=True`"):
+        space_of("processed:14", (640, 480))
 
 
 @given(st.tuples(st.integers(4, 1000), st.integers(4, 1000)), st.data())

@@ -243,15 +243,10 @@ def test_counts_of_older_rows_are_read_under_their_old_names() -> None:
     assert stage_a.aggregate([old]) == stage_a.aggregate([new])
 
 
-def test_precision_and_recall_of_irrelevant_photos() -> None:
+def test_irrelevant_photos_have_ratios_and_those_of_nothing_are_left_out() -> None:
     site, other = line(bbu(WIRE)), "无关图片"
-    rows = [scored(other, other), scored(other, site), scored(site, other), scored("noise", other), scored(site, site)]
-    found = stage_a.aggregate(rows)
-    assert found["irrelevant_precision"] == 0.5
-    assert found["irrelevant_recall"] == pytest.approx(1 / 3)
-
-
-def test_ratios_of_nothing_are_left_out_and_rows_without_scores_do_not_count() -> None:
+    found = stage_a.aggregate([scored(*pair) for pair in ((other, other), (other, site), (site, other), ("noise", other), (site, site))])
+    assert (found["irrelevant_precision"], found["irrelevant_recall"]) == pytest.approx((0.5, 1 / 3))
     assert stage_a.aggregate([]) == {}
     assert stage_a.aggregate([{"scores": {}, "tags": {"photo": "site"}}]) == {}
     assert "irrelevant_precision" not in stage_a.aggregate([scored(line(bbu(WIRE)), line(bbu(WIRE)))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -71,7 +72,7 @@ def test_perfect_summaries_lead_to_the_trained_prompt(cases: list[ChainCase]) ->
     for case in cases:
         texts = [f"<DOMAIN={photo.domain.upper()}>, <TASK=SUMMARY>\n{photo.reference.text}" for photo in case.photos if photo.reference]
         answers = iter([*texts, PASSES])
-        steps, question = walk(case, lambda request, answers=answers: next(answers))
+        steps, question = walk(case, functools.partial(lambda given, request: str(next(given)), answers))
         ticket = tickets[case.id]
         assert isinstance(ticket, stage_b.StageBCase)
         assert question == stage_b.request(ticket)

@@ -77,17 +77,13 @@ def test_a_case_has_its_group_mission_and_label(tmp_path: Path) -> None:
     assert (one.summaries, one.rules) == (("无关图片",), RULES)
 
 
-def test_one_order_under_two_labels_is_two_cases(tmp_path: Path) -> None:
-    cases = stage_b.load_cases(folder(tmp_path, ticket_row(), ticket_row("pass")))
-    assert [one.ticket_key for one in cases if isinstance(one, stage_b.StageBCase)] == [f"{ID}::fail", f"{ID}::pass"]
-    assert len({one.id for one in cases}) == 2
-
-
-def test_a_bad_row_is_a_warning_and_an_invalid_case(tmp_path: Path) -> None:
+def test_one_order_under_two_labels_is_two_cases_and_a_bad_row_an_invalid_one(tmp_path: Path) -> None:
+    rows = ticket_row(), ticket_row("banana"), ticket_row("pass")
     with pytest.warns(DataWarning, match=f"{RRU}_stage_a.jsonl:2 is not a ticket: label must be one of pass, fail, got 'banana'"):
-        cases = stage_b.load_cases(folder(tmp_path, ticket_row(), ticket_row("banana")))
-    assert [one.id for one in cases] == [f"rru-install/fail/{ID}", "rru-install/line_2"]
-    assert "label must be one of" in (cases[1].invalid or "")
+        cases = stage_b.load_cases(folder(tmp_path, *rows))
+    assert [one.ticket_key for one in cases if isinstance(one, stage_b.StageBCase)] == [f"{ID}::fail", f"{ID}::pass"]
+    assert [one.id for one in cases] == [f"rru-install/fail/{ID}", f"rru-install/pass/{ID}", "rru-install/line_2"]
+    assert "label must be one of" in (cases[2].invalid or "")
 
 
 def test_one_missions_folder_gives_its_tickets_alone_and_files_of_unknown_missions_are_a_warning(tmp_path: Path) -> None:
