@@ -235,13 +235,13 @@ class BackendContract:
 
     # Ends from outside
 
-    def test_closing_a_stream_early_leaves_the_engine_usable(self, engine: Engine, free: list[GenerationResult]) -> None:
+    def test_closing_a_stream_and_should_stop_end_what_runs_and_leave_the_engine_usable(
+        self, engine: Engine, free: list[GenerationResult]
+    ) -> None:
         stream = engine.stream(CHATS, [replace(FREE, max_new_tokens=4 if position == 0 else 200) for position in range(len(CHATS))])
         next(stream)
         stream.close()
         assert generate(engine, CHATS, FREE) == free
-
-    def test_should_stop_ends_what_runs_and_leaves_the_engine_usable(self, engine: Engine, free: list[GenerationResult]) -> None:
         assert list(engine.stream(CHATS, FREE, should_stop=lambda: True)) == []
         num_asked = 0
 
