@@ -145,10 +145,8 @@ class BackendContract:
         """The engine's answers to `CHATS` if only the length cap ends them."""
         return generate(engine, CHATS, FREE)
 
-    def test_the_backend_has_the_protocols_attributes(self, engine: Engine) -> None:
+    def test_the_backend_has_the_protocols_attributes_and_describes_itself_in_json(self, engine: Engine) -> None:
         assert isinstance(engine.backend, Backend)
-
-    def test_it_describes_itself_in_json(self, engine: Engine) -> None:
         assert json.loads(json.dumps(dict(engine.backend.describe())))
 
     # Batches
@@ -159,11 +157,9 @@ class BackendContract:
         assert together == [generate(engine, [chat], options)[0] for chat in CHATS]
         assert len({result.num_prompt_tokens for result in together}) > 5
 
-    def test_many_requests_give_one_result_each_in_order(self, engine: Engine, free: list[GenerationResult]) -> None:
+    def test_many_requests_give_one_result_each_in_order_and_none_give_none(self, engine: Engine, free: list[GenerationResult]) -> None:
         results = engine.generate_text_batch(CHATS * 6, SHORT)
         assert [result.token_ids for result in results] == [answer.token_ids[:4] for answer in free] * 6
-
-    def test_no_requests_give_no_results(self, engine: Engine) -> None:
         assert engine.generate_text_batch([], FREE) == engine.generate_vlm_batch([], FREE) == []
         assert list(engine.stream([], FREE)) == []
 
@@ -239,13 +235,13 @@ class BackendContract:
 
     # Ends from outside
 
-    def test_closing_a_stream_early_leaves_the_engine_usable(self, engine: Engine, free: list[GenerationResult]) -> None:
+    def test_closing_a_stream_and_should_stop_end_what_runs_and_leave_the_engine_usable(
+        self, engine: Engine, free: list[GenerationResult]
+    ) -> None:
         stream = engine.stream(CHATS, [replace(FREE, max_new_tokens=4 if position == 0 else 200) for position in range(len(CHATS))])
         next(stream)
         stream.close()
         assert generate(engine, CHATS, FREE) == free
-
-    def test_should_stop_ends_what_runs_and_leaves_the_engine_usable(self, engine: Engine, free: list[GenerationResult]) -> None:
         assert list(engine.stream(CHATS, FREE, should_stop=lambda: True)) == []
         num_asked = 0
 
@@ -307,30 +303,26 @@ class BackendContract:
 
     # Sampling
 
-    def test_greedy_is_repeatable_and_do_sample_false_is_greedy(self, engine: Engine, free: list[GenerationResult]) -> None:
+    def test_greedy_is_repeatable_and_so_is_what_amounts_to_it(self, engine: Engine, free: list[GenerationResult]) -> None:
         assert generate(engine, CHATS, FREE) == free
         results = generate(engine, CHATS, replace(FREE, do_sample=False, temperature=0.7, top_p=0.3, seed=5))
         assert [(result.token_ids, result.seed) for result in results] == [(answer.token_ids, None) for answer in free]
+        results = generate(engine, CHATS, replace(SAMPLED, top_p=1e-6))  # sampling among the best token alone
+        assert [result.token_ids for result in results] == [answer.token_ids for answer in free]
 
-    def test_a_seed_gives_the_same_again_alone_and_in_any_company(self, engine: Engine) -> None:
+    def test_a_seed_given_or_drawn_gives_the_same_again_alone_and_in_any_company(self, engine: Engine) -> None:
         first = generate(engine, CHATS, SAMPLED)
         assert generate(engine, CHATS, SAMPLED) == first
         assert generate(engine, CHATS[3:4], SAMPLED) == first[3:4]
         assert generate(engine, CHATS[::-1], SAMPLED) == first[::-1]
         assert {result.seed for result in first} == {11}
-
-    def test_a_seed_that_is_drawn_is_recorded_and_gives_the_same_again(self, engine: Engine) -> None:
-        (first,) = generate(engine, CHATS[:1], replace(SAMPLED, seed=None))
-        assert first.seed is not None
-        assert generate(engine, CHATS[:1], replace(SAMPLED, seed=first.seed)) == [first]
-
-    def test_sampling_among_the_best_token_alone_is_greedy(self, engine: Engine, free: list[GenerationResult]) -> None:
-        results = generate(engine, CHATS, replace(SAMPLED, top_p=1e-6))
-        assert [result.token_ids for result in results] == [answer.token_ids for answer in free]
+        (drawn,) = generate(engine, CHATS[:1], replace(SAMPLED, seed=None))
+        assert drawn.seed is not None
+        assert generate(engine, CHATS[:1], replace(SAMPLED, seed=drawn.seed)) == [drawn]
 
     # Scores
 
-    def test_logprobs_are_one_per_id_finite_and_not_above_zero(self, engine: Engine) -> None:
+    def test_logprobs_are_one_per_id_finite_and_not_above_zero(self, engine: Engine, free: list[GenerationResult]) -> None:
         if not engine.backend.capabilities.supports_logprobs:
             pytest.skip("the backend gives no log-probabilities")
         for result in generate(engine, CHATS, replace(FREE, eos_token_id=None, logprobs=True)):
@@ -338,9 +330,7 @@ class BackendContract:
             assert len(result.logprobs) == len(result.token_ids) == result.num_completion_tokens
             assert all(value is not None and math.isfinite(value) and value <= 0 for value in result.logprobs)
             assert result.logprobs_kind == "raw"
-
-    def test_without_asking_there_are_no_logprobs(self, engine: Engine, free: list[GenerationResult]) -> None:
-        assert {(result.logprobs, result.logprobs_kind) for result in free} == {(None, None)}
+        assert {(result.logprobs, result.logprobs_kind) for result in free} == {(None, None)}, "nobody asked for them"
 
     def test_given_responses_are_scored_or_refused(self, engine: Engine) -> None:
         requests = [ScoringRequest(chat, response) for chat, response in zip(CHATS, ("blue", "", "yes, it is. " * 6), strict=False)]

@@ -185,25 +185,11 @@ def _open(folder: Path) -> sqlite3.Connection:
     return file
 
 
-def _numbers(values: list[float | None] | None) -> tuple[float | None, ...] | None:
-    return None if values is None else tuple(None if value is None else float(value) for value in values)
-
-
 def _completion(value: str) -> Completion | None:
     """Return the stored completion, None if the line is damaged."""
     try:
         kept = json.loads(value)
-        return Completion(
-            index=int(kept["index"]),
-            token_ids=tuple(map(int, kept["token_ids"])),
-            num_prompt_tokens=int(kept["num_prompt_tokens"]),
-            stopped_by=kept["stopped_by"],
-            logprobs=_numbers(kept["logprobs"]),
-            entropies=_numbers(kept.get("entropies")),
-            image_grids=tuple((int(t), int(h), int(w)) for t, h, w in kept["image_grids"]),
-            stop_name=kept["stop_name"],
-            exact_ids=bool(kept["exact_ids"]),
-            num_completion_tokens=kept["num_completion_tokens"],
-        )
+        lists = {name: tuple(kept[name]) for name in ("token_ids", "logprobs", "entropies") if kept[name] is not None}
+        return Completion(**{**kept, **lists, "image_grids": tuple(map(tuple, kept["image_grids"]))})
     except (ValueError, KeyError, TypeError):
         return None

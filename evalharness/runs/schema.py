@@ -139,15 +139,18 @@ class ProblemLine(TypedDict):
 
 
 class CrashLine(TypedDict):
-    """A line of journal/crashes.jsonl: a unit that a worker left unfinished; see `pytest_plugin.execution.takeover.CrashNote`."""
+    """A line of journal/crashes.jsonl: a unit that a worker left unfinished."""
 
     worker: str
     engine: str
     path: str
     shard: int
-    nodeids: Sequence[str]
+    nodeids: list[str]
+    """Its remaining tests."""
     isolation: dict[str, Any] | None
+    """Which cases are isolated, where one of the unit's may be to blame: a `CrashIsolation` as plain data."""
     gave_up: bool
+    """Whether the worker ended itself because its engine was beyond repair."""
 
 
 class EngineLine(TypedDict, total=False):

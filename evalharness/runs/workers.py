@@ -145,18 +145,8 @@ class EngineTotals:
         return [{**total, "num_workers": len(self._workers[engine])} for engine, total in self._totals.items()]
 
     def _total(self, engine: str) -> Throughput:
-        total = self._totals.get(engine)
-        if total is None:
-            total = self._totals[engine] = {
-                "engine": engine,
-                "generation_s": 0.0,
-                "num_generations": 0,
-                "num_prompt_tokens": 0,
-                "num_completion_tokens": 0,
-                "num_untimed_generations": 0,
-                "num_workers": 0,
-            }
-        return total
+        nothing: Any = {"engine": engine, "generation_s": 0.0, **dict.fromkeys((*_COUNTS, "num_untimed_generations", "num_workers"), 0)}
+        return self._totals.setdefault(engine, nothing)
 
 
 def engine_entries(specs: Iterable[EngineEntry], lines: Iterable[EngineLine]) -> list[EngineEntry]:

@@ -218,12 +218,7 @@ def test_an_option_that_cannot_be_honoured_is_refused_before_anything_runs_or_li
     assert result.ignored_options == (listed,)
 
 
-def test_the_extra_options_that_are_known_are_named() -> None:
-    with pytest.raises(UnsupportedOption, match=r"num_beams=4\..*Extra options it knows: min_new_tokens, min_p, top_k"):
-        engine().generate_text_batch([text()], GenerationOptions(extra_generation_kwargs={"num_beams": 4, "top_k": 1}))
-
-
-def test_options_left_out_with_permission_are_warned_about_listed_and_not_passed_on() -> None:
+def test_options_left_out_with_permission_are_warned_about_once_listed_and_not_passed_on() -> None:
     plans: list[Any] = []
 
     def answer(prompt: Any) -> str:
@@ -233,25 +228,15 @@ def test_options_left_out_with_permission_are_warned_about_listed_and_not_passed
     options = GenerationOptions(no_repeat_ngram_size=3, use_cache=False, logprobs=True, extra_generation_kwargs={"num_beams": 4})
     asked = Engine(backend(answer, TextOnly), unsupported_options="warn")
     listed = ("no_repeat_ngram_size=3", "use_cache=False", "logprobs=True", "num_beams=4")
-    with pytest.warns(EngineWarning, match=f"^backend 'textonly' ignores: {', '.join(listed)}$"):
-        (result,) = asked.generate_text_batch([text()], options)
-    assert result.ignored_options == listed
-    assert result.logprobs is None
-    (plan,) = plans
-    assert (plan.no_repeat_ngram_size, plan.use_cache, plan.logprobs, plan.extra) == (0, True, False, ())
-
-
-def test_the_same_warning_comes_once() -> None:
-    asked = Engine(backend(cls=TextOnly), unsupported_options="warn")
-    options = GenerationOptions(use_cache=False)
-    with pytest.warns(EngineWarning, match="use_cache=False") as caught:
-        [asked.generate_text_batch([text(), text()], options) for _ in range(3)]
+    with pytest.warns(EngineWarning, match=f"^backend 'textonly' ignores: {', '.join(listed)}$") as caught:
+        results = [asked.generate_text_batch([text()], options)[0] for _ in range(3)]
     assert len(caught) == 1
-
-
-def test_no_repeat_ngram_size_0_asks_for_nothing() -> None:
-    (result,) = Engine(backend(cls=TextOnly)).generate_text_batch([text()], GenerationOptions(no_repeat_ngram_size=0))
-    assert result.ignored_options == ()
+    assert {(result.ignored_options, result.logprobs) for result in results} == {(listed, None)}
+    assert {(plan.no_repeat_ngram_size, plan.use_cache, plan.logprobs, plan.extra) for plan in plans} == {(0, True, False, ())}
+    (result,) = asked.generate_text_batch([text()], GenerationOptions(no_repeat_ngram_size=0))
+    assert result.ignored_options == (), "0 asks for nothing"
+    with pytest.raises(UnsupportedOption, match=r"num_beams=4\..*Extra options it knows: min_new_tokens, min_p, top_k"):
+        engine().generate_text_batch([text()], GenerationOptions(extra_generation_kwargs={"num_beams": 4, "top_k": 1}))
 
 
 def test_nothing_runs_either_where_texts_stand_beside_the_images() -> None:
@@ -369,23 +354,16 @@ def test_plugins_given_as_an_iterator_act_on_every_group() -> None:
     assert [outcomes[i].text for i in range(2)] == ["A", "B"]
 
 
-def test_the_facts_of_an_image_are_recorded() -> None:
-    (result,) = engine().generate_vlm_batch([look()], GREEDY)
-    assert [sorted(fact) for fact in result.images] == [["height", "sha256", "width"]]
-    assert (result.images[0]["width"], result.images[0]["height"]) == (64, 48)
-
-
-def test_verify_adds_grid_and_token_counts() -> None:
-    (result,) = engine().generate_vlm_batch([look(verify=True)], GREEDY)
-    assert set(result.images[0]) == {"width", "height", "sha256", "grid", "expected_prompt_tokens", "actual_prompt_tokens"}
-    assert result.images[0]["actual_prompt_tokens"] == result.num_prompt_tokens
-
-
-def test_another_picture_is_another_question() -> None:
+def test_the_facts_of_an_image_are_recorded_and_more_of_them_to_verify_it() -> None:
     blue = Image.new("RGB", (64, 48), "blue")
-    first, second, again = engine().generate_vlm_batch([look(), look(image=blue), look()], GREEDY)
+    first, second, again, verified = engine().generate_vlm_batch([look(), look(image=blue), look(), look(verify=True)], GREEDY)
+    assert [sorted(fact) for fact in first.images] == [["height", "sha256", "width"]]
+    assert (first.images[0]["width"], first.images[0]["height"]) == (64, 48)
     assert first.prompt_sha256 == again.prompt_sha256 != second.prompt_sha256
     assert first.prompt_text == second.prompt_text
+    (fact,) = verified.images
+    assert set(fact) == {"width", "height", "sha256", "grid", "expected_prompt_tokens", "actual_prompt_tokens"}
+    assert fact["actual_prompt_tokens"] == verified.num_prompt_tokens
 
 
 class Closing(FakeBackend):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,28 +14,14 @@ from hypothesis import strategies as st
 
 from evalharness.pytest_plugin.distributed.scheduler import UnitScheduler
 from evalharness.pytest_plugin.execution.units import UnitKey, assign_units
+from tests.pytest_plugin.distributed.test_scheduler import Worker, joins
 
 
-@dataclass(eq=False)
-class Machine:
+class Machine(Worker):
     """A worker that loads engines and runs tests in simulated time."""
 
-    gateway: Any
-    queue: list[int] = field(default_factory=list)
-    shutting_down: bool = False
     loaded: str | None = None
-    num_loads: int = 0
-    busy_s: float = 0.0
-
-    def send_runtest_some(self, indices: list[int]) -> None:
-        self.queue += indices
-
-    def shutdown(self) -> None:
-        self.shutting_down = True
-
-    @property
-    def can_run(self) -> bool:
-        return len(self.queue) >= 2 or (bool(self.queue) and self.shutting_down)
+    num_loads = 0
 
 
 @dataclass
@@ -55,10 +40,9 @@ def simulate(case_s: Mapping[str, float], num_cases: int, num_workers: int, load
         return len(nodeids) * (case_s[unit.engine] if known else 1.0)
 
     scheduler = UnitScheduler(num_workers, lambda ids: assign_units(ids, engines, num_workers), estimate)
-    machines = [Machine(SimpleNamespace(id=f"gw{number}")) for number in range(num_workers)]
+    machines = [Machine(f"gw{number}") for number in range(num_workers)]
     for machine in machines:
-        scheduler.add_node(machine)
-        scheduler.add_node_collection(machine, collection)
+        joins(scheduler, machine, collection)
     scheduler.schedule()
     now, waste_s = 0.0, 0.0
     running: list[tuple[float, int, int]] = []
@@ -66,13 +50,12 @@ def simulate(case_s: Mapping[str, float], num_cases: int, num_workers: int, load
     while True:
         for number in sorted(resting):
             machine = machines[number]
-            if machine.can_run:
+            if machine.can_run():
                 index = machine.queue.pop(0)
                 engine = engines[index // num_cases]
                 seconds = case_s[engine] + (load_s if machine.loaded != engine else 0.0)
                 machine.num_loads += machine.loaded != engine
                 machine.loaded = engine
-                machine.busy_s += seconds
                 heapq.heappush(running, (now + seconds, number, index))
                 resting.discard(number)
         if not running:

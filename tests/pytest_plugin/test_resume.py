@@ -242,21 +242,17 @@ def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].te
 
 
 class TestWhatIsRefused:
-    @pytest.mark.parametrize(
-        ("arguments", "difference"),
-        [
+    def test_other_options(self, project: Project) -> None:
+        broken_run(project)
+        for arguments, difference in (
             (("--max-new-tokens", "9"), "--max-new-tokens is 9 (command line), but was not set (default)"),
             (("--limit", "3"), "--limit is 3 (command line), but was not set (default)"),
             (("--seed", "1"), "--seed is 1 (command line), but was 0 (default)"),
             (("--run-id", "other"), "--run-id other contradicts --resume r"),
-        ],
-        ids=["tokens", "limit", "seed", "run-id"],
-    )
-    def test_other_options(self, project: Project, arguments: tuple[str, ...], difference: str) -> None:
-        broken_run(project)
-        run = project.run("--resume", "r", *arguments)
-        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
-        assert difference in run.output
+        ):
+            run = project.run("--resume", "r", *arguments)
+            assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+            assert difference in run.output
 
     @pytest.mark.parametrize(
         ("old", "new", "difference"),
@@ -356,23 +352,19 @@ class TestCheckpoints:
         journal.close()
         return tmp_path, run
 
-    def test_those_that_have_come_since_are_not_of_the_run(self, began: tuple[Path, RunConfig]) -> None:
+    @pytest.mark.parametrize("name", ["chat_template.jinja", "config.json"])
+    def test_one_that_was_changed_or_is_gone_is_refused_and_one_that_has_come_since_is_not_of_the_run(
+        self, began: tuple[Path, RunConfig], name: str
+    ) -> None:
         root, run = began
         shutil.copytree(CHECKPOINT, root / "runs" / "checkpoint-20")
         specs = Resumption.read(root / "r").engine_specs(run, root, print)
         assert [spec.id for spec in specs] == ["hf:checkpoint-10"]
-
-    @pytest.mark.parametrize("name", ["chat_template.jinja", "config.json"])
-    def test_one_that_was_changed_is_refused(self, began: tuple[Path, RunConfig], name: str) -> None:
-        root, run = began
         path = root / "runs" / "checkpoint-10" / name
         path.write_text(path.read_text() + "\n")
         with pytest.raises(ConfigError, match=r"run r cannot be resumed: fingerprint of checkpoint \S+-10 is \w{12}, but was \w{12};"):
             Resumption.read(root / "r").engine_specs(run, root, print)
-
-    def test_one_that_is_gone_is_refused(self, began: tuple[Path, RunConfig]) -> None:
-        root, run = began
-        shutil.rmtree(root / "runs" / "checkpoint-10")
+        shutil.rmtree(path.parent)
         with pytest.raises(CheckpointError, match="checkpoint-10"):
             Resumption.read(root / "r").engine_specs(run, root, print)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from benchmarks.simulated.engine_model import CAPACITY, ROW_S, STEP_S, num_token
 from evalharness.pytest_plugin.distributed.scheduler import UnitScheduler
 from evalharness.pytest_plugin.execution import units
 from evalharness.pytest_plugin.execution.units import assign_units
+from tests.pytest_plugin.distributed.test_scheduler import Worker, joins
 
 TEST_S = 0.03
 LEAST = 0.95
@@ -21,31 +21,26 @@ ROWS_AHEAD = (2, 8)
 """Times as many cases ahead as an engine runs at once: vLLM's on large cards, and on others."""
 
 
-class Worker:
+class Machine(Worker):
     """Asks all that it was sent in order, as its engine has room; runs the tests in order, holding the last one back."""
 
-    def __init__(self, number: int) -> None:
-        self.gateway = SimpleNamespace(id=f"gw{number}")
-        self.shutting_down = False
-        self.tests: list[int] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.unasked: list[int] = []
         self.rows: dict[int, int] = {}
         self.answered: set[int] = set()
         self.is_testing = self.is_generating = False
 
     def send_runtest_some(self, indices: list[int]) -> None:
-        self.tests += indices
+        super().send_runtest_some(indices)
         self.unasked += indices
-
-    def shutdown(self) -> None:
-        self.shutting_down = True
 
     def next_test(self) -> int | None:
         """Begin the next test, if it can run."""
-        if self.is_testing or len(self.tests) < 2 - self.shutting_down or self.tests[0] not in self.answered:
+        if self.is_testing or not self.can_run() or self.queue[0] not in self.answered:
             return None
         self.is_testing = True
-        return self.tests.pop(0)
+        return self.queue.pop(0)
 
     def next_step_s(self, lengths: list[int]) -> float | None:
         """Begin the engine's next step, if it has anything to do."""
@@ -68,13 +63,12 @@ def seconds_a_worker(lengths: list[int], num_workers: int, apart_s: float) -> fl
     """Return the time from when a worker is ready to the last answer of all, on the average; they get ready one after the other."""
     collection = [f"test_a.py::test_s[fake:x-c{number:05}]" for number in range(len(lengths))]
     scheduler = UnitScheduler(num_workers, lambda nodeids: assign_units(nodeids, ["fake:x"], num_workers))
-    workers = [Worker(number) for number in range(num_workers)]
+    workers = [Machine(f"gw{number}") for number in range(num_workers)]
     for worker in workers:
-        scheduler.add_node(worker)
-        scheduler.add_node_collection(worker, collection)
+        joins(scheduler, worker, collection)
     scheduler.schedule()
     now, last_s, order = 0.0, 0.0, itertools.count()
-    ends: list[tuple[float, int, Worker, int | None]] = []
+    ends: list[tuple[float, int, Machine, int | None]] = []
     for number, worker in enumerate(workers):
         worker.is_generating = True
         heapq.heappush(ends, (number * apart_s, next(order), worker, None))

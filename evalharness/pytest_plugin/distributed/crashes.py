@@ -23,17 +23,19 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
 
-from evalharness.pytest_plugin.execution.takeover import CrashIsolation, CrashNote, note_crash, take_in_flight
+from evalharness.pytest_plugin.execution.takeover import CrashIsolation, note_crash, take_in_flight
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.pytest_plugin.reporting import REPORTING
 from evalharness.pytest_plugin.session import STATE
+from evalharness.runs.schema import CrashLine
 
 _MAX_DEATHS = 2
 
@@ -119,9 +121,17 @@ class Crashes:
         self._begun.discard(nodeid)
         self._put_back[nodeid] = problem
         for key, tests in left.items():
-            nodeids = tuple(test for test in tests if retried or test != nodeid)
+            nodeids = [test for test in tests if retried or test != nodeid]
             if nodeids:
-                note = CrashNote(worker, key.engine, key.path, key.shard, nodeids, self._isolations.get(key), signs.exit_reason is not None)
+                note: CrashLine = {
+                    "worker": worker,
+                    "engine": key.engine,
+                    "path": key.path,
+                    "shard": key.shard,
+                    "nodeids": nodeids,
+                    "isolation": asdict(self._isolations[key]) if key in self._isolations else None,
+                    "gave_up": signs.exit_reason is not None,
+                }
                 note_crash(self._context.run_dir, note, self._context.session_number)
         return retried
 

@@ -84,7 +84,7 @@ def _names_mark(tree: ast.expr) -> bool:
 _OWN_COUNT = "PYTEST_XDIST_AUTO_NUM_WORKERS"
 SLOTS = pytest.StashKey[list[tuple[str, ...]]]()
 """The GPUs of each process that runs evals; absent where the environment stays as it is."""
-_MASK_BEFORE = pytest.StashKey["str | None"]()
+_OWN_MASK = pytest.StashKey[pytest.MonkeyPatch]()
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -140,21 +140,16 @@ def take_cards(config: pytest.Config) -> tuple[str, ...] | None:
     """
     if SLOTS not in config.stash:
         return None
-    config.stash[_MASK_BEFORE] = os.environ.get(MASK)
     cards = config.stash[SLOTS][0]
-    os.environ[MASK] = ",".join(cards)
+    config.stash[_OWN_MASK] = patch = pytest.MonkeyPatch()
+    patch.setenv(MASK, ",".join(cards))
     return cards
 
 
 def return_mask(config: pytest.Config) -> None:
     """Restore the mask that was set before `take_cards`."""
-    if _MASK_BEFORE in config.stash:
-        before = config.stash[_MASK_BEFORE]
-        del config.stash[_MASK_BEFORE]
-        if before is None:
-            os.environ.pop(MASK, None)
-        else:
-            os.environ[MASK] = before
+    if _OWN_MASK in config.stash:
+        config.stash[_OWN_MASK].undo()
 
 
 def give_cards_to_workers(config: pytest.Config, specs: Sequence[Any]) -> None:

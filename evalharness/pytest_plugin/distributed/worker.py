@@ -87,7 +87,8 @@ def exit_worker_if_engine_failed(context: RunContext, units: RunningUnits) -> No
     if failure is None or not context.is_worker:
         return
     engine_id, problem = failure
-    gave_up = {note.worker for note in read_crashes(context.run_dir, context.session_number) if note.gave_up and note.engine == engine_id}
+    notes = read_crashes(context.run_dir, context.session_number)
+    gave_up = {note["worker"] for note in notes if note["gave_up"] and note["engine"] == engine_id}
     if len(gave_up) < _MAX_ENGINE_DEATHS:
         context.journal.write("worker_exit", {"problem": problem})
         os._exit(EXIT_ENGINE_DIED)

@@ -196,7 +196,7 @@ class EngineOpening:
         context = self._context
         if context.resumed is not None:
             return True
-        return context.is_worker and any(note.engine == spec.id for note in read_crashes(context.run_dir, context.session_number))
+        return context.is_worker and any(note["engine"] == spec.id for note in read_crashes(context.run_dir, context.session_number))
 
     def open(self, spec: EngineSpec) -> Engine:
         """Open and return the engine of a spec, and note its facts."""

@@ -16,9 +16,9 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from evalharness.api.errors import RecordError
 from evalharness.pytest_plugin.execution.units import UnitKey
@@ -76,28 +76,6 @@ class CrashIsolation:
 
 
 @dataclass(frozen=True)
-class CrashNote:
-    """One unit that a dead worker left unfinished. `nodeids` are its remaining tests."""
-
-    worker: str
-    engine: str
-    path: str
-    shard: int
-    nodeids: tuple[str, ...]
-    isolation: CrashIsolation | None
-    """Which cases are isolated, where one of the unit's may be to blame."""
-    gave_up: bool
-    """Whether the worker ended itself because its engine was beyond repair."""
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> CrashNote:
-        """Return the note that was written as these values."""
-        known = values["isolation"]
-        isolation = known and CrashIsolation(tuple(known["suspects"]), tuple(known["isolated"]), known["confirmed"])
-        return cls(**{**values, "nodeids": tuple(values["nodeids"]), "isolation": isolation})
-
-
-@dataclass(frozen=True)
 class Takeover:
     """How a unit continues: `recorded(case id)` gives a case's recorded outcomes; `nodeids` are the remaining tests, None for all."""
 
@@ -111,22 +89,22 @@ class Takeover:
         return self.nodeids is not None
 
 
-def note_crash(run_dir: Path, note: CrashNote, session: int = 0) -> None:
+def note_crash(run_dir: Path, note: CrashLine, session: int = 0) -> None:
     """Append a note to the crash file of the run's `session`. Raises `RecordError`."""
     journal = Journal(run_dir, journal_name(_WRITER, session))
     try:
-        journal.write("crash", cast("CrashLine", asdict(note)))
+        journal.write("crash", note)
     finally:
         journal.close()
 
 
-def read_crashes(run_dir: Path, session: int = 0) -> list[CrashNote]:
+def read_crashes(run_dir: Path, session: int = 0) -> list[CrashLine]:
     """Return the notes of a run's session so far, in order; a torn last line is left out."""
     try:
         lines = [line.values for line in read_journal(run_dir / "journal" / f"{journal_name(_WRITER, session)}.jsonl")]
     except FileNotFoundError:
         return []
-    return [CrashNote.from_json(values) for values in lines if values.pop("kind") == "crash"]
+    return [cast("CrashLine", values) for values in lines if values.pop("kind") == "crash"]
 
 
 def takeover_of(run_dir: Path, unit: UnitKey, eval_name: str, session: int = 0) -> Takeover | None:
@@ -134,7 +112,7 @@ def takeover_of(run_dir: Path, unit: UnitKey, eval_name: str, session: int = 0) 
 
     A resumed run generates failures again: they may date from an earlier session.
     """
-    notes = [note for note in read_crashes(run_dir, session) if UnitKey(note.engine, note.path, note.shard) == unit]
+    notes = [note for note in read_crashes(run_dir, session) if UnitKey(note["engine"], note["path"], note["shard"]) == unit]
     if not notes:
         return None
     from evalharness.runs.recorded import RecordedRun  # needed only after a crash
@@ -142,7 +120,9 @@ def takeover_of(run_dir: Path, unit: UnitKey, eval_name: str, session: int = 0) 
 
     run = RecordedRun(run_dir, {}, read_records(run_dir))
     find = run.find_made if session else run.find
-    return Takeover(frozenset(notes[-1].nodeids), lambda case_id: find(unit.engine, eval_name, case_id), notes[-1].isolation)
+    known = notes[-1]["isolation"]
+    isolation = None if known is None else CrashIsolation(tuple(known["suspects"]), tuple(known["isolated"]), known["confirmed"])
+    return Takeover(frozenset(notes[-1]["nodeids"]), lambda case_id: find(unit.engine, eval_name, case_id), isolation)
 
 
 class InFlight:

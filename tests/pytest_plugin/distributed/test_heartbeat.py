@@ -57,10 +57,12 @@ class TestWatch:
         assert watched.killed == {"gw0": "hung (no sign of life for 10 s) and was killed"}
         assert watched.process.wait(timeout=TIMEOUT_S) == -9
 
-    def test_results_keep_it_alive(self, watched: Watched) -> None:
+    def test_results_keep_it_alive_and_once_it_has_ended_it_is_let_go(self, watched: Watched) -> None:
         for results in range(1, 30):
             watched.path.write_text(f"{results} 0")
             watched.pass_time(9)
+        watched.watch.remove("gw0")
+        watched.pass_time(100)
         assert watched.killed == {}
 
     def test_computing_keeps_it_alive_but_not_for_ever(self, watched: Watched) -> None:
@@ -94,11 +96,6 @@ class TestWatch:
         watched.pass_time(3600, step_s=3600)
         assert watched.killed == {}
         watched.pass_time(1)
-        assert watched.killed == {}
-
-    def test_a_worker_that_has_ended_is_let_go(self, watched: Watched) -> None:
-        watched.watch.remove("gw0")
-        watched.pass_time(100)
         assert watched.killed == {}
 
 

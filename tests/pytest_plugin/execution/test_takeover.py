@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 from evalharness.pytest_plugin.distributed.crashes import LastSigns, last_signs
 from evalharness.pytest_plugin.execution.takeover import (
     CrashIsolation,
-    CrashNote,
     InFlight,
     in_flight_path,
     note_crash,
@@ -24,6 +24,7 @@ from evalharness.pytest_plugin.execution.takeover import (
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.runs.journal import Journal
+from evalharness.runs.schema import CrashLine
 from tests.pytest_plugin.project import HEADER, Project, Run
 
 NUM_CASES = 24
@@ -211,7 +212,11 @@ def test_s(case, generation, steps):
 
 class TestNotes:
     UNIT = UnitKey("fake:echo", "test_a.py", 1)
-    NOTE = CrashNote("gw0", "fake:echo", "test_a.py", 1, ("a", "b"), CrashIsolation(("x", "y"), ("y",), {"z": "why"}), True)
+    ISOLATION = CrashIsolation(("x", "y"), ("y",), {"z": "why"})
+    NOTE: CrashLine = {  # noqa: RUF012
+        **{"worker": "gw0", "engine": "fake:echo", "path": "test_a.py", "shard": 1, "nodeids": ["a", "b"], "gave_up": True},
+        "isolation": json.loads(json.dumps(asdict(ISOLATION))),
+    }
 
     def test_notes_are_read_as_they_were_written(self, tmp_path: Path) -> None:
         assert read_crashes(tmp_path) == []
@@ -230,7 +235,7 @@ class TestNotes:
         journal.close()
         takeover = takeover_of(tmp_path, self.UNIT, "a")
         assert takeover is not None
-        assert takeover.nodeids == frozenset({"a", "b"})
+        assert (takeover.nodeids, takeover.isolation) == (frozenset({"a", "b"}), self.ISOLATION)
         assert takeover.recorded("x").samples[0].problem == "no"
         assert takeover.recorded("y") is None
 
