@@ -94,7 +94,7 @@ def test_no_connection_is_tried_three_times() -> None:
 
 
 def test_a_server_that_never_answers_is_given_up_after_three_timeouts() -> None:
-    answer, asked, pauses = ask(Reply({}, delay_s=PATIENCE_S), timeout_s=0.1)
+    answer, asked, pauses = ask(Reply({}, delay_s=PATIENCE_S), timeout_s=0.5)
     assert pauses == [0.0, 0.0]
     assert "Timeout" in str(answer)
     assert "asked 3 times" in str(answer)
