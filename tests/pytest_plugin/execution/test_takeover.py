@@ -214,7 +214,12 @@ class TestNotes:
     UNIT = UnitKey("fake:echo", "test_a.py", 1)
     ISOLATION = CrashIsolation(("x", "y"), ("y",), {"z": "why"})
     NOTE: CrashLine = {  # noqa: RUF012
-        **{"worker": "gw0", "engine": "fake:echo", "path": "test_a.py", "shard": 1, "nodeids": ["a", "b"], "gave_up": True},
+        "worker": "gw0",
+        "engine": "fake:echo",
+        "path": "test_a.py",
+        "shard": 1,
+        "nodeids": ["a", "b"],
+        "gave_up": True,
         "isolation": json.loads(json.dumps(asdict(ISOLATION))),
     }
 

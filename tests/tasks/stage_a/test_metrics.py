@@ -203,7 +203,7 @@ LABEL: dict[str, Any] = {"类别": "标签", "可读性": {"不可读": 1}}
 MISSIONS = {"bbu": "BBU接地线检查", "rru": "RRU安装检查"}
 
 
-def scored(text: str, reference: str | None, domain: Any = "bbu", num_tokens: int = 100) -> dict[str, Any]:
+def scored(text: str, reference: str | None, domain: Any = "bbu", num_tokens: int = 100) -> Any:
     """Return the row of one judged photo."""
     known = None if reference is None else parse_summary(reference, domain)
     place: dict[str, Any] = {"image": Path("x.jpg"), "mission": MISSIONS[domain], "domain": domain, "label": "pass", "group_id": "g"}
