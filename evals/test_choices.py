@@ -19,11 +19,7 @@ import pytest
 
 from evalharness.tasks import choices
 
-pytestmark = pytest.mark.eval(
-    cases=choices.load_cases,
-    request=choices.request,
-    optional=True,
-)
+pytestmark = pytest.mark.eval(cases=choices.load_cases, request=choices.request, optional=True)
 
 
 @pytest.mark.gate("acc >= 0.80", "invalid_rate <= 0.02")

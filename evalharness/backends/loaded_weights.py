@@ -104,12 +104,7 @@ def holds_adapter(tensors: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def given_adapter(
-    tensors: Mapping[str, Any],
-    adapter_config: Any,
-    loaded: Adapter | None,
-    shapes: Mapping[str, tuple[int, ...]],
-    *,
-    strict: bool,
+    tensors: Mapping[str, Any], adapter_config: Any, loaded: Adapter | None, shapes: Mapping[str, tuple[int, ...]], *, strict: bool
 ) -> Iterator[tuple[Adapter, tuple[str, ...]]]:
     """Give the adapter that the tensors are, in a folder that is there for so long, and the names that mean nothing here.
 

@@ -121,10 +121,7 @@ def _probe_other() -> tuple[dict[str, Any], Callable[[Path], str | None]]:
     return {}, lambda path: "it runs no checkpoint folders"
 
 
-_PROBES: Mapping[str, Callable[[], tuple[dict[str, Any], Callable[[Path], str | None]]]] = {
-    "hf": _probe_hf,
-    "vllm": _probe_vllm,
-}
+_PROBES: Mapping[str, Callable[[], tuple[dict[str, Any], Callable[[Path], str | None]]]] = {"hf": _probe_hf, "vllm": _probe_vllm}
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -78,11 +78,7 @@ def build_engine(
         fallback = lambda: build_backend(fallback_backend, config, preprocess, vllm_options, server_options)  # noqa: E731
     primary = build_backend(backend, config, preprocess, vllm_options, server_options)
     engine = Engine(
-        primary,
-        fallback_backend=fallback,
-        chat_template=chat_template,
-        unsupported_options=unsupported_options,
-        on_notice=on_notice,
+        primary, fallback_backend=fallback, chat_template=chat_template, unsupported_options=unsupported_options, on_notice=on_notice
     )
     engine.chosen = None if chosen is None else chosen.why
     return engine

@@ -130,12 +130,7 @@ class EngineWeights:
         return self._change("adapter", weight_version, lambda weights: weights.unload_adapter())
 
     def sync_from_state_dict(
-        self,
-        tensors: Mapping[str, Any],
-        *,
-        adapter_config: Any = None,
-        strict: bool = True,
-        weight_version: str | None = None,
+        self, tensors: Mapping[str, Any], *, adapter_config: Any = None, strict: bool = True, weight_version: str | None = None
     ) -> WeightReport:
         """Take the weights of a model, `model.state_dict()`, or of a LoRA adapter, peft's `get_peft_model_state_dict(model)`.
 

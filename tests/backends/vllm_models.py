@@ -103,11 +103,7 @@ class Reference:
         return inputs
 
     def greedy(
-        self,
-        text: str,
-        images: Sequence[Image.Image] = (),
-        max_new_tokens: int = 16,
-        end_ids: Sequence[int] = (642, 640),
+        self, text: str, images: Sequence[Image.Image] = (), max_new_tokens: int = 16, end_ids: Sequence[int] = (642, 640)
     ) -> list[int]:
         """Return the greedy ids, the end-of-sequence id included."""
         inputs = self.inputs(text, images)

@@ -32,9 +32,7 @@ def test_any_legal_seed_is_taken(engine: Engine, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"extra_generation_kwargs": {"top_k": 1}}, {"extra_generation_kwargs": {"min_p": 1.0}}],
-    ids=["top_k", "min_p"],
+    "changes", [{"extra_generation_kwargs": {"top_k": 1}}, {"extra_generation_kwargs": {"min_p": 1.0}}], ids=["top_k", "min_p"]
 )
 def test_sampling_among_the_best_token_alone_is_greedy(engine: Engine, free: list[GenerationResult], changes: dict[str, Any]) -> None:
     results = generate(engine, ASKED, replace(SAMPLED, **changes))

@@ -188,11 +188,7 @@ def test_character_tokens_are_watched_as_str_find_would(text: str, strings: list
     assert first_by_watcher(FAKE, ids, strings, True) == first_by_find(FAKE, ids, strings, True)
 
 
-@given(
-    ids=st.lists(st.integers(0, 651), max_size=80),
-    place=st.tuples(st.integers(0, 80), st.integers(1, 6)),
-    skip=st.booleans(),
-)
+@given(ids=st.lists(st.integers(0, 651), max_size=80), place=st.tuples(st.integers(0, 80), st.integers(1, 6)), skip=st.booleans())
 @example(ids=[*range(188, 256)] * 2, place=(100, 3), skip=True)  # long runs of broken characters
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_tokens_are_watched_as_str_find_would(tiny_tokenizer: Any, ids: list[int], place: tuple[int, int], skip: bool) -> None:

@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from evalharness.report.text import (
-    CSV_CELL_CHARS,
-    code_block,
-    csv_cell,
-    markdown_cell,
-    one_line,
-    printable,
-    terminal_text,
-)
+from evalharness.report.text import CSV_CELL_CHARS, code_block, csv_cell, markdown_cell, one_line, printable, terminal_text
 from tests.report.hostile import HOSTILE_TEXTS, hostile_text
 
 hostile = pytest.mark.parametrize("text", HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS)

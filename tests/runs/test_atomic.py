@@ -39,10 +39,7 @@ def test_an_exception_or_a_full_disk_keeps_the_old_content_and_leaves_no_tempora
 def test_a_target_that_is_a_folder_raises_the_error_of_the_caller(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
     path.mkdir()
-    with (
-        pytest.raises(BaselineError, match=r"cannot be written: Is a directory$"),
-        write_atomically(path, error=BaselineError),
-    ):
+    with pytest.raises(BaselineError, match=r"cannot be written: Is a directory$"), write_atomically(path, error=BaselineError):
         pass
     assert list(tmp_path.iterdir()) == [path]
 

@@ -25,13 +25,7 @@ from evalharness.api.structured_output import STRUCTURES
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, describe_error, failure_of
 from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf._transformers import transformers
-from evalharness.backends.hf.batching import (
-    BatchSizes,
-    groups_of_equal_plan,
-    is_broken_device,
-    is_out_of_memory,
-    release_memory,
-)
+from evalharness.backends.hf.batching import BatchSizes, groups_of_equal_plan, is_broken_device, is_out_of_memory, release_memory
 from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested, largest_image_tokens, row_with_images
 from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, shared_checkpoint
 from evalharness.backends.hf.sampling import EXTRA_OPTIONS, Grammars, check_extras

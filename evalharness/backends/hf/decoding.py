@@ -243,13 +243,7 @@ class _Batch:
         )
         broken_at = self._raw.broken_at[ended].tolist()
         return [
-            _output(
-                self.rows[row],
-                new_ids[i],
-                self._ends.ended.get(row),
-                (logprobs[i], entropies[i]),
-                broken_at[i],
-            )
+            _output(self.rows[row], new_ids[i], self._ends.ended.get(row), (logprobs[i], entropies[i]), broken_at[i])
             for i, row in enumerate(ended)
         ]
 

@@ -20,15 +20,7 @@ import numpy as np
 from evalharness.api.errors import BackendError, UnsupportedOption
 from evalharness.api.hooks import GenerationPlugin
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.backends.base import (
-    BackendOutput,
-    Capabilities,
-    Completion,
-    Prompt,
-    SamplingPlan,
-    StoppedBy,
-    failure_of,
-)
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, StoppedBy, failure_of
 from evalharness.backends.checkpoint_reading import first_line
 from evalharness.backends.max.loading import load_model, max_facts, why_not_in_max
 from evalharness.backends.stops import RowEnd, check_stop_ids
@@ -43,13 +35,7 @@ def max_seed(seed: int) -> int:
     return int.from_bytes(hashlib.blake2b(str(seed).encode("ascii"), digest_size=8).digest(), "big") or 1
 
 
-EXTRA_OPTIONS: Mapping[str, Any] = {
-    "top_k": -1,
-    "min_p": 0.0,
-    "min_new_tokens": 0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-}
+EXTRA_OPTIONS: Mapping[str, Any] = {"top_k": -1, "min_p": 0.0, "min_new_tokens": 0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """Extra options that MAX honours, by its own names, and what they are where they are off."""
 
 
@@ -187,10 +173,7 @@ class MaxBackend:
         self._page_size = int(pipeline.kv_manager.params.page_size)
         self._num_pages = int(pipeline.kv_manager.block_count().total)
         self.capabilities = Capabilities(
-            supports_entropies=True,
-            supports_token_watchers=True,
-            extra_options=frozenset(EXTRA_OPTIONS),
-            vocab_size=self._vocab_size,
+            supports_entropies=True, supports_token_watchers=True, extra_options=frozenset(EXTRA_OPTIONS), vocab_size=self._vocab_size
         )
         self._load_s = time.perf_counter() - started
 

@@ -80,8 +80,7 @@ _SGLANG_ADAPTERS = AdapterWay(
     hint="is it started with --enable-lora and a --max-lora-rank as large?",
 )
 _MAX_ADAPTERS = replace(
-    _VLLM_ADAPTERS,
-    hint="is it started with --enable-lora --prefer-module-v3 --no-enable-prefix-caching and a --max-lora-rank as large?",
+    _VLLM_ADAPTERS, hint="is it started with --enable-lora --prefer-module-v3 --no-enable-prefix-caching and a --max-lora-rank as large?"
 )
 
 # Penalties and min_tokens do nothing, without a word, on a server that is not started for them; logit_bias does nothing on any.

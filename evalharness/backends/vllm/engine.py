@@ -97,10 +97,7 @@ def _logging_config(errors_path: str) -> dict[str, Any]:
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"format": "vLLM %(levelname)s %(asctime)s [%(process)d] %(message)s", "datefmt": "%H:%M:%S"}},
-        "handlers": {
-            "console": {"class": "logging.StreamHandler", "formatter": "line"},
-            "errors": {"class": handler, "path": errors_path},
-        },
+        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}, "errors": {"class": handler, "path": errors_path}},
         "loggers": {"vllm": {"handlers": ["console", "errors"], "level": level, "propagate": False}},
     }
 

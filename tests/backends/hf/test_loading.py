@@ -8,13 +8,7 @@ import shutil
 import pytest
 
 from evalharness.api.errors import CheckpointError, ConfigError, MissingDependency
-from tests.backends.hf_models import (
-    ids,
-    load,
-    make_vlm_checkpoint,
-    mixed_prompts,
-    run,
-)
+from tests.backends.hf_models import ids, load, make_vlm_checkpoint, mixed_prompts, run
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
 

@@ -30,11 +30,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         loaded.close()
 
 
-HELD = {
-    "greedy": {},
-    "sampling": {"temperature": 1.5},
-    "penalty": {"repetition_penalty": 1.5},
-}
+HELD = {"greedy": {}, "sampling": {"temperature": 1.5}, "penalty": {"repetition_penalty": 1.5}}
 REGEX = StructuredOutput(regex=r"([a-z]{3},){1,12}[0-9]")
 
 

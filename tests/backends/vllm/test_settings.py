@@ -47,12 +47,7 @@ ARGUMENTS = {
     "dtype of vLLM": ("cpu", {}, {"dtype": "BFloat16"}, {"dtype": "bfloat16"}),
     "compiled on a CPU": ("cpu", {}, {"enforce_eager": False}, {"enforce_eager": False}),
     "no foreign code or defaults": ("cpu", {}, {}, {"trust_remote_code": False, "load_format": "safetensors", "generation_config": "vllm"}),
-    "code and pickles": (
-        "cpu",
-        {"trust_remote_code": True, "allow_pickle": True},
-        {},
-        {"trust_remote_code": True, "load_format": "auto"},
-    ),
+    "code and pickles": ("cpu", {"trust_remote_code": True, "allow_pickle": True}, {}, {"trust_remote_code": True, "load_format": "auto"}),
     "sizes": ("cpu", {}, SIZES, SIZES),
     "others": ("cpu", {}, {**MORE, "extra": (("max_num_seqs", 8),)}, {**MORE, "max_num_seqs": 8}),
 }

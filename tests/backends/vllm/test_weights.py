@@ -26,10 +26,7 @@ from tests.backends.vllm_models import noise
 if TYPE_CHECKING:
     from evalharness.backends.vllm.backend import VllmBackend
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT),
-]
+pytestmark = [pytest.mark.vllm, pytest.mark.skipif(not vllm_installed.IS_INSTALLED, reason=vllm_installed.WHY_NOT)]
 
 LAYERS = "model.language_model.layers"
 LONG = [random.Random(1).randrange(2, 640) for _ in range(400)]

@@ -13,14 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evalharness.pytest_plugin.distributed.crashes import LastSigns, last_signs
-from evalharness.pytest_plugin.execution.takeover import (
-    CrashIsolation,
-    InFlight,
-    in_flight_path,
-    note_crash,
-    read_crashes,
-    takeover_of,
-)
+from evalharness.pytest_plugin.execution.takeover import CrashIsolation, InFlight, in_flight_path, note_crash, read_crashes, takeover_of
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.runs.journal import Journal
