@@ -9,59 +9,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evalharness.api.cases import Case
-    from evalharness.api.errors import EvalHarnessError
+    from evalharness.api.cases import Case as Case
+    from evalharness.api.errors import EvalHarnessError as EvalHarnessError
     from evalharness.api.options import (
-        ChatTemplateOptions,
-        DecodeOptions,
-        GenerationOptions,
-        ModelLoadConfig,
-        ServerOptions,
-        StopOptions,
-        VllmEngineOptions,
-        VlmPreprocessOptions,
+        ChatTemplateOptions as ChatTemplateOptions,
+        DecodeOptions as DecodeOptions,
+        GenerationOptions as GenerationOptions,
+        ModelLoadConfig as ModelLoadConfig,
+        ServerOptions as ServerOptions,
+        StopOptions as StopOptions,
+        VllmEngineOptions as VllmEngineOptions,
+        VlmPreprocessOptions as VlmPreprocessOptions,
     )
     from evalharness.api.requests import (
-        FinishReason,
-        GenerationFailure,
-        GenerationResult,
-        TextGenerationRequest,
-        TokenGenerationRequest,
-        VlmGenerationRequest,
+        FinishReason as FinishReason,
+        GenerationFailure as GenerationFailure,
+        GenerationResult as GenerationResult,
+        TextGenerationRequest as TextGenerationRequest,
+        TokenGenerationRequest as TokenGenerationRequest,
+        VlmGenerationRequest as VlmGenerationRequest,
     )
-    from evalharness.api.scoring import ResponseLogits, ResponseScores, ScoringRequest
-    from evalharness.api.structured_output import StructuredOutput
-    from evalharness.engine.build import build_engine, build_engine_around
-    from evalharness.engine.engine import Engine, EngineWarning
-    from evalharness.report.flat_table import samples_frame
+    from evalharness.api.scoring import ResponseLogits as ResponseLogits, ResponseScores as ResponseScores, ScoringRequest as ScoringRequest
+    from evalharness.api.structured_output import StructuredOutput as StructuredOutput
+    from evalharness.engine.build import build_engine as build_engine, build_engine_around as build_engine_around
+    from evalharness.engine.engine import Engine as Engine, EngineWarning as EngineWarning
+    from evalharness.report.flat_table import samples_frame as samples_frame
 
-__all__ = [
-    "Case",
-    "ChatTemplateOptions",
-    "DecodeOptions",
-    "Engine",
-    "EngineWarning",
-    "EvalHarnessError",
-    "FinishReason",
-    "GenerationFailure",
-    "GenerationOptions",
-    "GenerationResult",
-    "ModelLoadConfig",
-    "ResponseLogits",
-    "ResponseScores",
-    "ScoringRequest",
-    "ServerOptions",
-    "StopOptions",
-    "StructuredOutput",
-    "TextGenerationRequest",
-    "TokenGenerationRequest",
-    "VllmEngineOptions",
-    "VlmGenerationRequest",
-    "VlmPreprocessOptions",
-    "build_engine",
-    "build_engine_around",
-    "samples_frame",
-]
 
 _HOMES = {
     "evalharness.api.cases": ("Case",),
@@ -79,6 +52,7 @@ _HOMES = {
     "evalharness.engine.engine": ("Engine", "EngineWarning"),
     "evalharness.report.flat_table": ("samples_frame",),
 }  # fmt: skip
+__all__ = [name for names in _HOMES.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ import reprlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NoReturn
 
 from evalharness.api.errors import ContractTypeError, ContractValueError
 
@@ -129,3 +129,8 @@ def first_names(names: Sequence[object], max_names: int) -> str:
 def short_hash(text: str) -> str:
     """Return the first 12 digits of a SHA-256 in hex; any other text as it is."""
     return text[:12] if re.fullmatch("[0-9a-f]{64}", text) else text
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """Raise `ValueError` for `NaN` and `Infinity`, which Python's json takes: for `parse_constant`."""
+    raise ValueError(f"{name} is not JSON")

@@ -10,6 +10,7 @@ it is first used. `evalharness.engine.backend_contract` tests a backend.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ from evalharness.api.errors import ConfigError, EvalHarnessError, MissingDepende
 from evalharness.api.installing import missing_package
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from evalharness.backends.base import Backend
 
 __all__ = ["AUTO", "ENTRY_POINTS", "SERVERS", "known_backends", "load_backend_class", "unknown_backend"]

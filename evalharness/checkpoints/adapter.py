@@ -18,13 +18,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evalharness.api.errors import CheckpointError, nearest_folder
 from evalharness.checkpoints.weights import read_head, read_json, tensors_of
-
-if TYPE_CHECKING:
-    pass
 
 MERGE = "merge it into its base (peft's merge_and_unload) and give that folder"
 # Each changes the sum above, or what is adapted.

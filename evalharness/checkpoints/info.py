@@ -13,16 +13,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evalharness.api.checks import is_folder
 from evalharness.api.errors import CheckpointError, did_you_mean, nearest_folder
+from evalharness.api.options import Variant
 from evalharness.checkpoints.adapter import Adapter, find_base, is_adapter, read_adapter
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.weights import base_shapes, find_weights, fingerprint_checkpoint, read_json
-
-if TYPE_CHECKING:
-    from evalharness.api.options import Variant
 
 _PACKAGES = {
     "awq": "gptqmodel",

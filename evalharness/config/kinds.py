@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, overload
 
+from evalharness.api.checks import refuse_constant
 from evalharness.api.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
@@ -240,7 +241,7 @@ class Arguments(Kind[tuple[tuple[str, Any], ...]]):
         if not sign:
             raise self.refuse(item, label)
         try:
-            return name.strip(), json.loads(text, parse_constant=_no_number)
+            return name.strip(), json.loads(text, parse_constant=refuse_constant)
         except ValueError:
             return name.strip(), text
 
@@ -249,10 +250,6 @@ class Arguments(Kind[tuple[tuple[str, Any], ...]]):
 
     def from_json(self, value: Any) -> tuple[tuple[str, Any], ...]:
         return tuple(sorted(value.items()))
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(text)
 
 
 def _absolute(text: str, base: Path, kind: Kind[Any], label: str) -> Path:

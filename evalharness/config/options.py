@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from evalharness.api.errors import ConfigError, did_you_mean
+from evalharness.api.options import Variant
 from evalharness.backends import AUTO, SERVERS, known_backends, unknown_backend
 from evalharness.config.kinds import (
     Arguments,
@@ -29,9 +30,6 @@ from evalharness.config.kinds import (
     Text,
     option,
 )
-
-if TYPE_CHECKING:
-    from evalharness.api.options import Variant
 
 _T = TypeVar("_T")
 

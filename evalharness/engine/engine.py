@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from evalharness.api.checks import check_integer, check_sequence
 from evalharness.api.errors import CapabilityError, ConfigError, ContractTypeError, ContractValueError, EvalHarnessError
@@ -24,13 +24,11 @@ from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import GenerationResult, Outcome, Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
 from evalharness.backends.base import Backend, Prompt, TensorBackend
+from evalharness.engine.cache import ResponseCache
 from evalharness.engine.chat_template import knows_enable_thinking, template_sha256
 from evalharness.engine.jobs import Fallback, Job, JobMaker, has_images
 from evalharness.engine.stream import JobStream, all_results
 from evalharness.engine.weights import EngineWeights
-
-if TYPE_CHECKING:
-    from evalharness.engine.cache import ResponseCache
 
 MAX_LOGIT_BYTES = 2 * 1024**3
 """How large the answer of `get_logits` may be unless another size is allowed: 2 GiB is 3,500 tokens of a vocabulary of 150,000."""

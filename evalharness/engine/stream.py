@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evalharness.api.errors import RequestError, RequestsFailed
 from evalharness.api.hooks import GenerationPlugin, postprocess_text
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.api.thinking import Thinking, num_thought
 from evalharness.backends.base import Completion, Prompt
+from evalharness.engine.cache import ResponseCache
 from evalharness.engine.jobs import Job
 from evalharness.engine.prompts import PreparedRequest, prompt_sha256
 from evalharness.engine.stop_policy import Ending, finish
-
-if TYPE_CHECKING:
-    from evalharness.engine.cache import ResponseCache
 
 
 class PromptSource:

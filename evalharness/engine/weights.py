@@ -18,14 +18,12 @@ import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evalharness.api.errors import BackendError, CapabilityError, ContractTypeError, ContractValueError
 from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.base import Backend, LiveChange, LiveWeights, SleepableWeights, WatchedWeights, WeightReport
-
-if TYPE_CHECKING:
-    from evalharness.engine.jobs import Fallback
+from evalharness.engine.jobs import Fallback
 
 
 class EngineWeights:

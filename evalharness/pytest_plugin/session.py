@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,10 +12,8 @@ from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.run_context import RunContext
+from evalharness.runs.files import RunLock
 from evalharness.runs.schema import RunFile
-
-if TYPE_CHECKING:
-    from evalharness.runs.files import RunLock
 
 
 class EvalSession:

@@ -11,8 +11,9 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
+from evalharness.api.checks import refuse_constant
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.runs.files import write_atomically
 
@@ -66,7 +67,7 @@ def balanced_end(text: str, start: int) -> int | None:
 
 def decoder(**hooks: Any) -> json.JSONDecoder:
     """Return a strict JSON decoder: `NaN`, `Infinity` and numbers beyond a float are ValueErrors."""
-    return json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, **hooks)
+    return json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite, **hooks)
 
 
 def loads(text: str) -> Any:
@@ -75,10 +76,6 @@ def loads(text: str) -> Any:
         return _STRICT.decode(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def _refuse(literal: str) -> NoReturn:
-    raise ValueError(f"{literal} is not JSON")
 
 
 def _finite(literal: str) -> float:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evalharness.tool_calls.types import RawCall, refuse_constant
+from evalharness.api.checks import refuse_constant
+from evalharness.tool_calls.types import RawCall
 
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "parameters", "args", "input")

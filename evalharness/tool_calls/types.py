@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from evalharness.api.checks import excerpt
+from evalharness.api.checks import excerpt, refuse_constant
 from evalharness.api.tools import Tool
 
 if TYPE_CHECKING:
@@ -139,11 +139,6 @@ def _loads(text: str) -> Any:
         return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return text
-
-
-def refuse_constant(name: str) -> Any:
-    """Raise `ValueError` for `NaN` and `Infinity`, which Python's json takes."""
-    raise ValueError(f"{name} is not JSON")
 
 
 def problems_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:

@@ -145,8 +145,7 @@ def test_a_prompt_that_branches_off_a_cached_one_gets_the_same_ids(
     vllm_engine: Engine, hf_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """vLLM reads the first prompt's blocks for the second; hf has no cache across prompts, with or without use_cache within one."""
-    from evalharness.backends.vllm import backend as vllm
-    from evalharness.backends.vllm import sampling as vllm_sampling
+    from evalharness.backends.vllm import backend as vllm, sampling as vllm_sampling
 
     cached: list[int] = []
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from evalharness import GenerationOptions, GenerationResult, TextGenerationRequest
 from evalharness.api.errors import CapabilityError, ContractTypeError, ContractValueError

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from evalharness.pytest_plugin.distributed.scheduler import UnitScheduler
 from evalharness.pytest_plugin.execution.units import UnitKey, assign_units

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.errors import BROKEN
 from evalharness.engine.engine import Engine
 from evalharness.pytest_plugin.execution import engines as engine_loading
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.killing import content, engines_of, generations
 from tests.pytest_plugin.project import HEADER, Project, Run
 
@@ -48,7 +48,7 @@ def test_a_run_whose_engine_was_killed_is_resumed_to_the_rows_of_an_undisturbed_
         (engine,) = engines_of(process.pid)
         engine.kill()
         killed = project.wait(process, run_id="r")
-    assert killed.exit_code == EXIT_BROKEN
+    assert killed.exit_code == BROKEN
     assert set(killed.counts) == {"pass", "error"}
     problems = {row["problem"] for row in killed.rows if row["outcome"] == "error"}
     assert all("the vLLM engine failed" in problem for problem in problems), problems

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from evalharness.api.errors import BROKEN
 from evalharness.report.writing import rebuild_run
 from tests.pytest_plugin.project import HEADER, Project, Run, eval_module
 
@@ -141,7 +141,7 @@ TABLES, OUTPUTS = "tables for test_s on fake:echo", "outputs for fake:echo"
 )
 def test_functions_that_fail_are_a_problem_and_the_report_is_there(project: Project, function: str, problem: str) -> None:
     run = project.write(test_a=with_marker(function)).run_inline()
-    assert (run.exit_code, run.facts["problems"]) == (EXIT_BROKEN, [f"test_a.py: {problem}"])
+    assert (run.exit_code, run.facts["problems"]) == (BROKEN, [f"test_a.py: {problem}"])
     assert (run.facts["tables"], run.facts["outputs"], (run.run_dir / "outputs").exists()) == ([], [], False)
     assert (run.run_dir / "report.md").exists()
 

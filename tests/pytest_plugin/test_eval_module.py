@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from evalharness.api.errors import BROKEN
 from tests.processes import python
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, Run, environment, eval_module
 
@@ -287,7 +287,7 @@ class TestWrongOptions:
 
     def test_a_script_with_a_broken_row_is_said_in_each_error_row(self, project: Project) -> None:
         run = project.write(test_a=MARK + TEST).run_inline("--model", project.script({"txt": "x"}))
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
         assert run.counts == {"error": 4}
         assert "answers.jsonl:1 is not a script row" in run.rows[0]["problem"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from evalharness.api.errors import BROKEN
 from tests.pytest_plugin.project import HEADER, MARK, MODES, PLAIN, RERUN, Project, Run, eval_module
 
 SCORES = eval_module("""
@@ -145,7 +145,7 @@ class TestGenerations:
 
     def test_an_option_that_the_backend_cannot_honour_is_refused_for_every_case(self, project: Project) -> None:
         run = project.write(test_a=NUM_BEAMS).run_inline()
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
         assert run.counts == {"error": 4}
         advice = "Leave them out, or allow it with --unsupported-options warn"
         assert f"backend 'fake' cannot honour: num_beams=4. {advice}" in run.rows[3]["problem"]
@@ -159,7 +159,7 @@ class TestGenerations:
     def test_a_warning_that_is_an_error_costs_the_test_that_hears_of_it_not_the_others(self, project: Project) -> None:
         strict = ("-W", "error::evalharness.engine.engine.EngineWarning")
         run = project.write(test_a=NUM_BEAMS).run_inline("--unsupported-options", "warn", *strict)
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
         assert list(run.outcomes.values()) == ["error", "pass", "pass", "pass"]
         assert "EngineWarning: backend 'fake' ignores: num_beams=4" in run.rows[0]["problem"]
 
@@ -299,7 +299,7 @@ def test_s(case, parsed): pass
 """
         run = project.write(test_a=MARK + test).run_inline()
         assert (run.row("c1")["outcome"], run.row("c1")["problem"][:17]) == ("error", "setup: not parsed")
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
 
     def test_the_engine_can_be_called_directly(self, project: Project) -> None:
         test = """
@@ -338,7 +338,7 @@ def test_s(case, generation):
         run = project.write(test_a=MARK + test).run("-p", "pytest_timeout", "--limit", "1", apart=True)
         assert run.counts == {"error": 1}
         assert "Timeout" in run.rows[0]["problem"]
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
 
     def test_expected_failures_are_skips_and_skipped_tests_ask_nothing(self, project: Project) -> None:
         test = "@pytest.mark.xfail(reason='known')\ndef test_s(case, generation): assert case.id == 'c0'\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from evalharness.api.errors import BROKEN
 from tests.pytest_plugin.project import HEADER, MARK, MODES, PLAIN, Project, Run
 
 GATED = """
@@ -50,7 +50,7 @@ class TestGates:
         assert run.gate("x >= 0")["reason"] == "no case recorded 'x'; recorded: nothing"
         run = project.run_inline("--model", project.script({"contains": "c1", "error": "lost"}, {"text": "x"}), "--run-id", "errors")
         assert run.gate("x >= 0")["passed"]
-        assert run.exit_code == run.facts["exit_code"] == EXIT_BROKEN
+        assert run.exit_code == run.facts["exit_code"] == BROKEN
         assert project.run_inline("-k", "c0", "--run-id", "deselected").gate("x >= 0")["passed"]
 
     def test_an_eval_without_gates_fails_by_its_failures(self, project: Project) -> None:
@@ -120,7 +120,7 @@ class TestNoVerdict:
         run = project.run_inline("--model", project.script({kind: "machine on fire"}))
         assert run.counts == {kind: 4 * len(self.BODIES)}
         assert {row["problem"] for row in run.rows} == {"machine on fire"}
-        assert run.exit_code == (EXIT_BROKEN if kind == "error" else 1)
+        assert run.exit_code == (BROKEN if kind == "error" else 1)
         assert not any(gate["passed"] for gate in run.facts["gates"])
 
 
@@ -160,7 +160,7 @@ class TestA:
     def test_what_it_does_wrong_is_a_problem_of_the_run_and_costs_no_row(self, project: Project, body: str, problem: str) -> None:
         problem = f"test_a.py: aggregate for test_s on fake:echo {problem}"
         run = project.write(test_a=HEADER + AGGREGATE, helper_metrics=f"def metrics(rows): {body}\n").run_inline()
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
         assert run.counts == {"pass": 4}
         assert run.facts["problems"][0].startswith(problem)
         assert f"! {problem}" in run.output
@@ -172,13 +172,13 @@ class TestA:
         run = project.write(test_a=HEADER + once + AGGREGATE, helper_metrics=METRICS).run(mode="n2")
         assert run.counts == {"pass": 4}
         assert run.facts["problems"] == ["test_a.py: its functions for the end of the run cannot be loaded: RuntimeError: only in workers"]
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
 
     @pytest.mark.parametrize("name", sorted(BUILT_IN_METRICS))
     def test_it_cannot_replace_a_rate(self, project: Project, name: str) -> None:
         marked = PLAIN.replace("request=ask", f"request=ask, aggregate=lambda rows: {{'n': len(rows), '{name}': 0.75}}")
         run = project.write(test_a=marked.replace("def test_s", f"@pytest.mark.gate('{name} == 0.75')\ndef test_s")).run_inline()
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
         assert f"gave '{name}', the name of a rate that every test has" in run.facts["problems"][0]
         assert [entry["metric"] for entry in run.facts["aggregates"]] == ["n"]
         assert run.facts["gates"][0]["value"] != 0.75

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from evalharness.api.errors import BROKEN
 from tests.pytest_plugin.hostile_text import TEXTS
 from tests.pytest_plugin.project import MARK, Project, Run, eval_module
 
@@ -154,7 +154,7 @@ class TestEveryOutcome:
         assert workers >= {"gw0", "gw1"} if mode == "n2" else workers == {"main"}
 
     def test_the_run_is_broken_because_some_cases_ended_in_errors(self, every_outcome: Run) -> None:
-        assert every_outcome.exit_code == every_outcome.facts["exit_code"] == EXIT_BROKEN
+        assert every_outcome.exit_code == every_outcome.facts["exit_code"] == BROKEN
         assert every_outcome.facts["interrupted"] is None
 
     def test_misses_are_shown_in_a_line_or_two_and_without_traceback(self, every_outcome: Run) -> None:
@@ -249,7 +249,7 @@ class TestHostileText:
     def test_every_test_ends_as_meant(self, hostile: Run) -> None:
         each = {"pass": 1, "miss": 2, "fail": 2, "error": 1, "skip": 1}
         assert hostile.counts == {outcome: count * len(TEXTS) for outcome, count in each.items()}
-        assert hostile.exit_code == EXIT_BROKEN
+        assert hostile.exit_code == BROKEN
 
     def test_rows_keep_the_exact_text(self, hostile: Run) -> None:
         for row in hostile.rows:

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from evalharness.api.errors import CheckpointError, ConfigError
+from evalharness.api.errors import BROKEN, CheckpointError, ConfigError
 from evalharness.config import RunConfig, resolve
 from evalharness.pytest_plugin.execution.engine_specs import engine_specs
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.pytest_plugin.replay.resume import Resumption
 from evalharness.runs.files import RunLock
 from evalharness.runs.journal import Journal
@@ -107,7 +106,7 @@ def whole_run(project: Project, tests: str = TESTS, *arguments: str) -> tuple[Ru
 class TestWhatIsMade:
     def test_only_what_is_missing_is_generated_and_run_json_says_so(self, project: Project, mode: str) -> None:
         before = broken_run(project)
-        assert before.exit_code == EXIT_BROKEN
+        assert before.exit_code == BROKEN
         assert before.counts == {"pass": 6, "error": 6}
         finished_at = before.facts["finished_at"]
         files = {path: path.read_bytes() for path in before.run_dir.rglob("*") if path.is_file()}
@@ -222,7 +221,7 @@ def test_s(case, generation, steps): assert generation.text == f"{steps[0][0].te
         project.write(conftest=CONFTEST, test_a=tests)
         before = project.run("--run-id", "r", "-p", "xdist", "-n1", apart=True)
         problems = before.facts["problems"]
-        assert (before.exit_code, len(problems)) == (EXIT_BROKEN, 1)
+        assert (before.exit_code, len(problems)) == (BROKEN, 1)
         assert before.counts == {"pass": 11, "miss": 1}
         assert made(project)["load"] == 1, "a worker that only judges again loads nothing"
         run = resumed(project, mode="n2")
@@ -292,7 +291,7 @@ class TestWhatIsRefused:
         project.write(conftest=CONFTEST + other)
         run = project.run("--resume", "r", apart=True)
         assert "run r cannot be resumed: dtype of fake:echo is bfloat16, but was not set" in run.output
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
         project.write(conftest=CONFTEST)
         made(project)
         assert resumed(project).counts == {"pass": 11, "miss": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from evalharness.api.errors import BROKEN
 from tests.pytest_plugin.project import HEADER, MARK, MODES, Project, eval_module
 
 pytestmark = pytest.mark.slow
@@ -58,10 +58,10 @@ class TestStoppingEarly:
         assert {(row["outcome"], row["problem"]) for row in not_run} <= {("skip", "not run: stopping after 1 failures")}
         if mode != "n2":
             assert [row["case_id"] for row in not_run] == ["c4", "c5"]
-            assert run.exit_code == EXIT_BROKEN
+            assert run.exit_code == BROKEN
             assert run.gate("x >= 1")["reason"] == "not judged: 2 of 6 cases were not run (stopping after 1 failures)"
         assert not run.gate("x >= 1")["passed"]
-        assert run.exit_code in (EXIT_BROKEN, 2)
+        assert run.exit_code in (BROKEN, 2)
         assert run.facts["interrupted"] == "stopping after 1 failures"
 
     def test_misses_do_not_stop_x(self, project: Project) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
+from evalharness.api.errors import BROKEN
 from evalharness.tasks import stage_a
 from tests.pytest_plugin.project import Project
 
@@ -67,5 +67,5 @@ def test_a_corrupt_photo_costs_its_group_only_and_a_run_without_any_group_fails(
     assert (left_out["group"], "_2.jpg is empty" in left_out["problem"]) == ("QC-TINY-20300102-0000002::pass", True)
     assert damage(stage_a_project, "*/*/*/*_1.jpg") == 4
     run = stage_a_project.run_inline("--data", "photos", "--model", "answers.jsonl", "--run-id", "none")
-    assert run.exit_code == EXIT_BROKEN
+    assert run.exit_code == BROKEN
     assert "no group is complete, so no Stage-A file was written" in run.facts["problems"][0]

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from evalharness.report.csv import REPORT_COLUMNS, SampleNames, write_report_csv, write_samples_csv
 from evalharness.report.tables import load_tables

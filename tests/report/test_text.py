@@ -7,8 +7,7 @@ import unicodedata
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from markdown_it import MarkdownIt
 
 from evalharness.report.text import CSV_CELL_CHARS, code_block, csv_cell, markdown_cell, one_line, printable, terminal_text

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from evalharness.api.tools import Tool
 from evalharness.tool_calls import FORMATS, parse_tool_calls

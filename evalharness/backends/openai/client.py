@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from evalharness.api.checks import excerpt
+from evalharness.api.checks import excerpt, refuse_constant
 from evalharness.api.errors import BackendError, ConfigError, RequestError
 from evalharness.api.redaction import redactor
 
@@ -159,7 +159,7 @@ class HttpClient:
     def _read(self, answer: httpx.Response, attempts: int) -> Any:
         self._check_status(answer, attempts)
         try:
-            return json.loads(answer.content, parse_constant=_refuse)
+            return json.loads(answer.content, parse_constant=refuse_constant)
         except (ValueError, RecursionError) as error:
             raise BackendError(f"{self.url} answered with something that is not JSON ({error}): {self._body(answer)}") from error
 
@@ -230,10 +230,6 @@ def _http_client(url: str, api_key: str | None, concurrency: int) -> httpx.Async
 
 def _json(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, allow_nan=False).encode("ascii")
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _retry_after_s(header: str | None, default_s: float) -> float:

@@ -14,12 +14,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from evalharness.api.errors import BackendError, RequestError
-from evalharness.api.hooks import RowWatchers
+from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.structured_output import STRUCTURES
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, failure_of
@@ -50,9 +50,6 @@ from evalharness.backends.vllm.settings import (
 from evalharness.backends.vllm.weights import VllmWeights, remove_abandoned_files
 from evalharness.checkpoints.gguf import refuse_gguf
 from evalharness.checkpoints.info import quantization_at
-
-if TYPE_CHECKING:
-    from evalharness.api.hooks import GenerationPlugin
 
 MAX_ADDING_S = 0.1  # results wait so long at most while prompts are added: a batch that fills up slowly takes more steps
 MAX_PIXEL_BYTES = {"cpu": 2**30, "cuda": 16 * 2**30}  # of images in the engine core, a megapixel takes 6 to 25 MB; but at most

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from evalharness.api.errors import CheckpointError
 from evalharness.backends import AUTO
@@ -21,11 +21,9 @@ from evalharness.config import RunConfig
 from evalharness.config.checks import constraints_of
 from evalharness.config.kinds import Option
 from evalharness.config.options import OPTIONS
+from evalharness.hardware.auto_backend import Chosen
 from evalharness.hardware.devices import installed_cards, uses_cards, visible_cards
 from evalharness.runs.schema import EngineEntry
-
-if TYPE_CHECKING:
-    from evalharness.hardware.auto_backend import Chosen
 
 _ECHO = "echo"
 _GIVE = "give 'echo' or a JSONL file of answers"

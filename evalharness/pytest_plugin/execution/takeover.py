@@ -18,15 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from evalharness.api.errors import RecordError
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.runs.journal import Journal, journal_name, read_journal
+from evalharness.runs.records import CaseRecords
 from evalharness.runs.schema import CrashLine
-
-if TYPE_CHECKING:
-    from evalharness.runs.records import CaseRecords
 
 _WRITER = "crashes"
 _FEW = 16

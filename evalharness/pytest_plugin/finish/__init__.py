@@ -25,11 +25,6 @@ from evalharness.runs.samples import write_rows
 from evalharness.runs.schema import BaselineFacts, EvalLine, GateVerdict, Row, RunFile
 from evalharness.runs.workers import engine_entries
 
-__all__ = ["EXIT_BROKEN", "finish_run", "start_run"]
-
-EXIT_BROKEN = BROKEN
-"""Exit code of a run in which machine, network or code failed: cases ended as errors, or the run has problems."""
-
 
 def start_run(state: EvalSession) -> None:
     """Write run.json with options and environment; `RecordError` if the run's folder is taken or cannot be written."""
@@ -143,14 +138,14 @@ def _imported_marker(config: pytest.Config, path: str) -> Mapping[str, Any]:
 
 
 def _exit_code(code: int, gates: Sequence[GateVerdict], *, is_broken: bool) -> int:
-    """Return the run's exit code: pytest's own, but 1 if a gate failed, and `EXIT_BROKEN` if anything broke as well.
+    """Return the run's exit code: pytest's own, but 1 if a gate failed, and `BROKEN` if anything broke as well.
 
     So 1 is a verdict on the checkpoint, and an infrastructure failure has another code. An interrupted session keeps its code.
     """
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return code
     if is_broken:
-        return EXIT_BROKEN
+        return BROKEN
     # A gate that was not asked has neither passed nor failed.
     return int(pytest.ExitCode.TESTS_FAILED) if any(gate["passed"] is False for gate in gates) else code
 

@@ -7,17 +7,14 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
+from evalharness.report.tables import RunTables
 from evalharness.runs.files import write_atomically
 from evalharness.runs.schema import RunFile
-
-if TYPE_CHECKING:
-    from evalharness.report.tables import RunTables
 
 CLASSNAME = "evalharness.analysis.gates"
 # What XML 1.0 cannot hold, also escaped.

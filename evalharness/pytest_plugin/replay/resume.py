@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from evalharness.api.checks import short_hash
 from evalharness.api.errors import ConfigError, RecordError, did_you_mean
@@ -27,10 +27,8 @@ from evalharness.pytest_plugin.replay.prompt_changes import case_changes, prompt
 from evalharness.runs.files import RunLock, wait_for_writers
 from evalharness.runs.journal import encode, session_of
 from evalharness.runs.recorded import RecordedRun
+from evalharness.runs.records import CaseRecords
 from evalharness.runs.schema import RunFile
-
-if TYPE_CHECKING:
-    from evalharness.runs.records import CaseRecords
 
 WRITERS_TIMEOUT_S = 60.0
 """How long workers that have lost their controller may take to end."""

@@ -31,8 +31,7 @@ from evalharness.report.text import markdown_cell, one_line
 from evalharness.runs.schema import Generation, entries_of
 
 if TYPE_CHECKING:
-    from PIL.ImageFont import FreeTypeFont
-    from PIL.ImageFont import ImageFont as BitmapFont
+    from PIL.ImageFont import FreeTypeFont, ImageFont as BitmapFont
 
 MAX_FILE_BYTES = 64_000_000
 MAX_BYTES = 14_000_000

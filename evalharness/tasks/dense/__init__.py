@@ -23,38 +23,17 @@ from evalharness.api.errors import ConfigError
 from evalharness.api.images import why_unusable
 from evalharness.api.requests import GenerationResult, VlmGenerationRequest
 from evalharness.runs.schema import Row
-from evalharness.tasks.dense.files import DUMP_NAME, DumpRow, dump_rows, read_dump
-from evalharness.tasks.dense.metrics import judge_dump, judge_objects
-from evalharness.tasks.dense.objects import DenseObject, patch_size, patches_of, space_of
-from evalharness.tasks.dense.parse import Dump, parse_dump, render_dump
+from evalharness.tasks.dense.files import DUMP_NAME, DumpRow, dump_rows, read_dump as read_dump
+from evalharness.tasks.dense.metrics import judge_dump, judge_objects as judge_objects
+from evalharness.tasks.dense.objects import DenseObject as DenseObject, patch_size, patches_of, space_of
+from evalharness.tasks.dense.parse import Dump as Dump, parse_dump as parse_dump, render_dump as render_dump
 from evalharness.tasks.dense.spot_check import draw_rows, pick_rows
-from evalharness.tasks.dense.tables import aggregate, offline_report, tables
-from evalharness.tasks.prompt_rows import Judgement
+from evalharness.tasks.dense.tables import aggregate as aggregate, offline_report as offline_report, tables as tables
+from evalharness.tasks.prompt_rows import Judgement as Judgement
 from evalharness.tasks.shared import write_json, write_lines
 from evalharness.tasks.stage_a import typeable
 from evalharness.tasks.stage_a.data import LABEL_DIRS, group_id_of
 from evalharness.tasks.stage_a.schema import MISSIONS, Domain, check_domain
-
-__all__ = [
-    "DenseCase",
-    "DenseObject",
-    "Dump",
-    "Judgement",
-    "aggregate",
-    "judge",
-    "judge_objects",
-    "load_cases",
-    "messages",
-    "offline_report",
-    "outputs",
-    "parse_dump",
-    "read",
-    "read_dump",
-    "render_dump",
-    "request",
-    "score_dump",
-    "tables",
-]
 
 REPORT_NAME = "dense_report.json"
 CONTRACT = "你是站点照片检测助手。第一行写任务头，第二行写一行JSON，列出全部物体。"

@@ -24,43 +24,31 @@ from evalharness.api.errors import ConfigError, RecordError, did_you_mean
 from evalharness.api.images import why_unusable
 from evalharness.api.requests import VlmGenerationRequest
 from evalharness.runs.schema import Row
-from evalharness.tasks.stage_a.data import Group, StageACase, draw_groups, find_groups, photo_within, reference_path
+from evalharness.tasks.stage_a.data import Group, StageACase as StageACase, draw_groups, find_groups, photo_within, reference_path
 from evalharness.tasks.stage_a.files import (
     PhotoKey,
-    outputs,
-    read_rows,
-    read_summaries,
+    outputs as outputs,
+    read_rows as read_rows,
+    read_summaries as read_summaries,
     summaries_by_photo,
     warn_of_missing_references,
     with_named_photos,
-    write_rows,
+    write_rows as write_rows,
 )
-from evalharness.tasks.stage_a.metrics import aggregate, category_f1, details, scores, tables
-from evalharness.tasks.stage_a.parse import IRRELEVANT, Summary, parse_summary, render_summary
+from evalharness.tasks.stage_a.metrics import (
+    aggregate as aggregate,
+    category_f1 as category_f1,
+    details as details,
+    scores as scores,
+    tables as tables,
+)
+from evalharness.tasks.stage_a.parse import (
+    IRRELEVANT as IRRELEVANT,
+    Summary as Summary,
+    parse_summary as parse_summary,
+    render_summary as render_summary,
+)
 from evalharness.tasks.stage_a.schema import MISSIONS, SCHEMA, Domain
-
-__all__ = [
-    "IRRELEVANT",
-    "PIXEL_BUDGETS",
-    "StageACase",
-    "Summary",
-    "aggregate",
-    "category_f1",
-    "details",
-    "load_cases",
-    "messages",
-    "outputs",
-    "parse_summary",
-    "read_rows",
-    "read_summaries",
-    "render_summary",
-    "request",
-    "score_summaries",
-    "scores",
-    "tables",
-    "unscored_photos",
-    "write_rows",
-]
 
 CONTRACT = "你是站点照片摘要助手。"
 FORM = (

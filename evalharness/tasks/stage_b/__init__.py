@@ -29,31 +29,10 @@ from evalharness.tasks import DataWarning
 from evalharness.tasks.stage_a import typeable
 from evalharness.tasks.stage_a.data import SUMMARIES_SUFFIX, Label, find_missions, reference_path
 from evalharness.tasks.stage_a.schema import MISSIONS, Domain
-from evalharness.tasks.stage_b.files import Guidance, read_guidance, read_tickets, ticket_key, write_outputs
-from evalharness.tasks.stage_b.metrics import Ballot, Confusion, cast, confusion, decode_grid, rates
-from evalharness.tasks.stage_b.prompt import messages
-from evalharness.tasks.stage_b.verdict import Verdict, parse_verdict, render_verdict
-
-__all__ = [
-    "ONE_VOTE",
-    "THREE_VOTES",
-    "Ballot",
-    "JudgedTicket",
-    "StageBCase",
-    "Verdict",
-    "aggregate",
-    "decode_grid",
-    "judge",
-    "judge_votes",
-    "load_cases",
-    "messages",
-    "parse_verdict",
-    "render_verdict",
-    "request",
-    "rules_of",
-    "tables",
-    "write_outputs",
-]
+from evalharness.tasks.stage_b.files import Guidance, read_guidance, read_tickets, ticket_key, write_outputs as write_outputs
+from evalharness.tasks.stage_b.metrics import Ballot as Ballot, Confusion, cast, confusion, decode_grid as decode_grid, rates
+from evalharness.tasks.stage_b.prompt import messages as messages
+from evalharness.tasks.stage_b.verdict import Verdict as Verdict, parse_verdict as parse_verdict, render_verdict as render_verdict
 
 LAYOUT = f"<root>/<mission>{SUMMARIES_SUFFIX} and <root>/guidance.json"
 # Two lines need no more tokens, and an endless answer shows by its length; prompt and answer fit a context of 4096 tokens.

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from evalharness.analysis.comparison.compare import compare
 from evalharness.analysis.comparison.sides import baseline_json, read_baseline, read_side, side_of_rows, write_baseline

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from evalharness.analysis.statistics.paired import PairedChange, detectable_difference, holm, paired_changes, sign_flip_p, smallest_p

@@ -12,8 +12,7 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from evalharness.api.errors import BackendError, ConfigError
 from evalharness.backends.openai import client as openai_client

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from evalharness.api.errors import BROKEN
 from evalharness.backends.fake import FakeBackend
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.runs.journal import read_lines
 from tests.pytest_plugin.project import HEADER, MARK, MODES, TIMEOUT_S, Project, wait_until
 
@@ -42,7 +42,7 @@ class TestDyingWorkers:
         run = project.write(test_a=DYING).run(mode="n2")
         assert {row["case_id"] for row in run.rows if row["outcome"] == "error"} == {"c03", "c09"}
         assert run.counts == {"pass": 10, "error": 2}
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
         row = run.row("c03")
         assert re.fullmatch(r"worker gw\d died while test_a.py::test_s\[fake:echo-c03\] ran; it was tried \d times", row["problem"])
         assert (row["tags"], row["eval"], row["test"], row["checkpoint"]) == ({"n": "3"}, "a", "test_s", "echo")
@@ -53,7 +53,7 @@ class TestDyingWorkers:
         run = project.write(test_a=DYING).run("--max-worker-restart=0", mode="n2")
         assert len(run.rows) == 12
         assert run.counts["error"] in (1, 2)
-        assert run.exit_code in (EXIT_BROKEN, 2)
+        assert run.exit_code in (BROKEN, 2)
         assert {row["problem"] for row in run.rows if row["outcome"] == "skip"} == {"not run: the session ended before it"}
         assert not run.gate("x >= 1")["passed"]
         assert "cases were not run (the session ended before them)" in run.gate("x >= 1")["reason"]
@@ -82,7 +82,7 @@ def test_s(case, generation, request):
 """
         )
         run = project.run(mode="n2")
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
         assert run.counts == counts
         for row in run.rows:
             assert row["generation"]["text"] == f"ask {row['case_id']}"
@@ -241,7 +241,7 @@ class TestEnginesThatCannotOpen:
         assert run.counts == {"error": num_cases}
         assert len({row["problem"] for row in run.rows}) == 1
         assert run.rows[0]["problem"].startswith("setup: engine fake:answers cannot be opened: answers.jsonl:1 is not a script row")
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
         assert "fixtures.py" not in run.output
         assert not run.gate("x >= 1")["passed"]
 
@@ -289,7 +289,7 @@ FakeBackend._complete, FakeBackend.close = noted, close
         assert run.facts["problems"] == [self.PROBLEM]
         assert f"! {self.PROBLEM}" in run.output
         assert "closed with" not in run.output
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
 
     def test_an_engine_that_hangs_takes_no_further_unit(self, project: Project) -> None:
         skips = (

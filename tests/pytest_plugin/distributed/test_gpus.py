@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from xdist.plugin import pytest_xdist_auto_num_workers as xdist_count
 
+from evalharness.api.errors import BROKEN
 from evalharness.hardware.devices import num_cores
 from evalharness.pytest_plugin.distributed.gpus import holds_evals
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.project import HEADER, Project, Run
 
 pytestmark = pytest.mark.slow
@@ -156,7 +156,7 @@ def test_a_test_module_that_starts_cuda_is_an_error_of_its_engines(gpus: Project
     ran = run(gpus.write(test_a=EVAL.replace("import os, pytest", started + "import os, pytest")), "-n2")
     assert ran.counts == {"error": 8}
     assert "CUDA was initialised in process gw" in ran.rows[0]["problem"]
-    assert ran.exit_code == EXIT_BROKEN
+    assert ran.exit_code == BROKEN
 
 
 def test_a_module_that_changes_the_mask_is_an_error_of_its_engines(gpus: Project) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from evalharness.api.errors import BROKEN
 from evalharness.pytest_plugin.distributed.heartbeat import BUSY_FACTOR, Heartbeat, Watch, WatchedWorker
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.execution.test_takeover import NUM_CASES, TESTS, run_with
 from tests.pytest_plugin.project import TIMEOUT_S, Project, wait_until
 
@@ -187,7 +187,7 @@ class TestRealWorkers:
         assert run.counts == {"pass": NUM_CASES}
         (problem,) = run.facts["problems"]
         assert f" {self.HUNG} while " in problem
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
 
     def test_a_test_that_always_hangs_is_an_error(self, project: Project) -> None:
         run = run_with(project, PATIENT, "--hang-timeout", "4", tests=hanging_test("time.sleep(600)"))

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.errors import BROKEN
 from evalharness.backends.fake import FakeBackend
 from evalharness.pytest_plugin.execution import engines as engine_loading
 from evalharness.pytest_plugin.execution.execution import RunningUnits
 from evalharness.pytest_plugin.execution.units import UnitKey
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from tests.pytest_plugin.killing import generations
-from tests.pytest_plugin.project import HEADER, TIMEOUT_S, Project, Run
-from tests.pytest_plugin.project import MARK as ONE_EVAL
+from tests.pytest_plugin.project import HEADER, MARK as ONE_EVAL, TIMEOUT_S, Project, Run
 
 NUM_CASES = 6
 MARK = (
@@ -143,7 +142,7 @@ def test_a_case_that_kills_is_the_only_error_though_it_was_asked_beside_another_
     run = project_with(project, test, wait_s=3, conftest=DEADLY).run("-p", "xdist", "-n1", apart=True)
     assert problems(run) == Counter({"b2": 1})
     assert run.counts == {"pass": 2 * NUM_CASES - 1, "error": 1}
-    assert run.exit_code == EXIT_BROKEN
+    assert run.exit_code == BROKEN
 
 
 @pytest.mark.slow

@@ -9,13 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
+from evalharness.api.errors import BROKEN
 from evalharness.pytest_plugin.distributed.crashes import LastSigns, last_signs
 from evalharness.pytest_plugin.execution.takeover import CrashIsolation, InFlight, in_flight_path, note_crash, read_crashes, takeover_of
 from evalharness.pytest_plugin.execution.units import UnitKey
-from evalharness.pytest_plugin.finish import EXIT_BROKEN
 from evalharness.runs.journal import Journal
 from evalharness.runs.schema import CrashLine
 from tests.pytest_plugin.project import HEADER, Project, Run
@@ -102,7 +101,7 @@ def test_a_worker_killed_while_it_generates_costs_only_the_generation_in_flight(
     assert generated(run) == Counter({f"c{i:02}": 1 + (i == 4) for i in range(NUM_CASES)})
     (problem,) = run.facts["problems"]
     assert problem.endswith("case c04 of test_a.py was generated with fake:echo; it is tried again")
-    assert run.exit_code == EXIT_BROKEN
+    assert run.exit_code == BROKEN
     (entry,) = run.facts["throughput"]
     assert entry["num_generations"] + entry["num_untimed_generations"] == NUM_CASES, "what was taken over counts once"
     assert {line["kind"] for line in run.journal if line.get("copied")} <= {"generation"}
@@ -159,7 +158,7 @@ class TestCulprits:
     def test_an_engine_that_failed_once_costs_nothing(self, project: Project, deadly: str) -> None:
         run = run_with(project, deadly)
         assert run.counts == {"pass": NUM_CASES}
-        assert run.exit_code == EXIT_BROKEN
+        assert run.exit_code == BROKEN
 
     @pytest.mark.parametrize(
         ("deadly", "problem"),

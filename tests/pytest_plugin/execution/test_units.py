@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from evalharness.pytest_plugin.execution.units import UnitKey, assign_units, first_tests
 from evalharness.runs.journal import EvalNode, parse_nodeid

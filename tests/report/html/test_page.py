@@ -10,8 +10,7 @@ import re
 import zlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from evalharness.report.html.page import json_block, packed_block, text_block, write_page
 

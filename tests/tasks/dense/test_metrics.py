@@ -6,8 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from evalharness.runs.schema import Row
 from evalharness.tasks.dense.metrics import attribute_hits, judge_dump, judge_objects

@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from evalharness.api.errors import ConfigError, ContractValueError
 from evalharness.tasks.dense.objects import NORM1000, Space, patch_size, space_of, to_pixels

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from evalharness.tasks.stage_a.schema import DOMAINS, MISSIONS, violations
 from tests.tasks.stage_a_examples import CLAMP, DISTANCE, FIBRE, RADIO, WIRE, bbu, rru, summaries

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.tasks.stage_b.files import Guidance, Ticket, check_guidance, in_order, read_guidance, read_tickets, write_guidance

@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from evalharness.api.errors import ContractTypeError, ContractValueError
 from evalharness.tasks.stage_b.rule_proposals import Reflection, check_decision, check_reflection, read_reflection

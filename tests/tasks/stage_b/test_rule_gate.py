@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from evalharness.api.errors import ContractValueError, RecordError
 from evalharness.tasks.stage_b.rule_gate import GateLimits, GateResult, Judged, read_judged, relative_error_reduction, rule_gate
