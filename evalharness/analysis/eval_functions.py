@@ -54,6 +54,7 @@ def rows_by_engine(rows: Iterable[Row], name: str) -> dict[str, list[Row]]:
     grouped: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row["eval"] == name:
+            row["scores"] = {**row["scores"]}  # rows share equal ones, and an eval's functions may add to theirs
             grouped[row["engine"]].append(row)
     return dict(grouped)
 

@@ -20,7 +20,6 @@ from evalharness.api.installing import missing_package
 if TYPE_CHECKING:
     from evalharness.backends.base import Backend
 
-__all__ = ["AUTO", "ENTRY_POINTS", "SERVERS", "known_backends", "load_backend_class", "unknown_backend"]
 
 ENTRY_POINTS = "evalharness.backends"
 """The group in which packages register their backends."""

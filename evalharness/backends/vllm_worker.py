@@ -2,6 +2,4 @@
 
 from __future__ import annotations
 
-from evalharness.backends.vllm.weights import WeightSwapping
-
-__all__ = ["WeightSwapping"]
+from evalharness.backends.vllm.weights import WeightSwapping as WeightSwapping

@@ -15,8 +15,6 @@ import click
 from evalharness.api.errors import BROKEN, DONE, INTERRUPTED, REFUSED, BackendError, EvalHarnessError
 from evalharness.cli.framework import CommandGroup
 
-__all__ = ["main"]
-
 _SECTIONS = {
     "Start": ("init:init", "doctor:doctor"),
     "Runs": ("show:show", "finished_runs:report", "finished_runs:rescore", "finished_runs:merge", "finished_runs:summary", "export:export"),

@@ -14,10 +14,8 @@ from typing import Any
 
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.config.kinds import Option, Setting
-from evalharness.config.options import ARGUMENTS, OPTIONS, RunConfig
+from evalharness.config.options import ARGUMENTS, OPTIONS, RunConfig as RunConfig
 from evalharness.config.sources import all_sources, apply_aliases, find
-
-__all__ = ["RunConfig", "resolve"]
 
 
 def resolve(cli: Mapping[str, object | None], env: Mapping[str, str], root: Path, *, cwd: Path | None = None) -> RunConfig:

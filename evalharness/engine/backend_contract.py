@@ -45,7 +45,6 @@ from evalharness.engine.engine import Engine
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["CHATS", "FREE", "TEXTS", "BackendContract", "EndsAfter", "ask", "decode", "generate", "look", "noise", "outcomes_of"]
 
 TEXTS = (
     "hi",

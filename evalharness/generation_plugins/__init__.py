@@ -6,6 +6,9 @@ engine.generate_vlm_batch(requests, options, plugins=[DuplicateObjectBan()])
 
 from __future__ import annotations
 
-from evalharness.generation_plugins.dense import BalancedJsonStop, DuplicateObjectBan, DuplicateObjectStop, ObjectCap
-
-__all__ = ["BalancedJsonStop", "DuplicateObjectBan", "DuplicateObjectStop", "ObjectCap"]
+from evalharness.generation_plugins.dense import (
+    BalancedJsonStop as BalancedJsonStop,
+    DuplicateObjectBan as DuplicateObjectBan,
+    DuplicateObjectStop as DuplicateObjectStop,
+    ObjectCap as ObjectCap,
+)

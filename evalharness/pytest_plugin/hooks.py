@@ -29,7 +29,6 @@ from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Pro
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
-from evalharness.runs.records import collector_paused
 
 
 class RunningTests:
@@ -293,8 +292,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     try:
         state.close()
         if state.context.worker in CONTROLLER_NAMES and state.has_started_run:
-            with collector_paused():
-                reporting.finish(session, exitstatus)
+            reporting.finish(session, exitstatus)
     except KeyboardInterrupt:  # the second Ctrl-C: end at once, without a traceback
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         if state.has_started_run:

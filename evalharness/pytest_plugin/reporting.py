@@ -21,6 +21,7 @@ from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_w
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.report.text import duration_text, terminal_text
+from evalharness.runs.records import collector_paused
 from evalharness.runs.schema import Row, RunFile
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ class Reporting:
         run_dir, crashes = self._state.context.run_dir, {**self.put_back, **self.crashes}
         try:
             run, rows = finish_run(self._config, exit_code=int(exitstatus), interrupted=ended or None, crashes=crashes)
-            self.summary = self._write_reports(run, rows)
+            with collector_paused():  # not around the eval's own functions
+                self.summary = self._write_reports(run, rows)
             add_to_junit_file(self._config, run)
             self.summary += _renewed_index(run_dir.parent)
             self.run, session.exitstatus = run, run["exit_code"]

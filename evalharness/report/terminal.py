@@ -27,13 +27,12 @@ def fit(text: str, width: int) -> str:
     """Return the text cut to `width` columns, the cut shown as `~`."""
     if cell_len(text) <= width:
         return text
-    shown, used = [], 0
+    shown = ""
     for char in text:
-        used += cell_len(char)
-        if used > width - 1:
+        if cell_len(shown + char) > width - 1:  # what follows a character may widen it
             break
-        shown.append(char)
-    return "".join(shown) + "~"
+        shown += char
+    return shown + "~"
 
 
 def fit_apart(texts: Iterable[str], width: int) -> dict[str, str]:
@@ -54,7 +53,7 @@ def _alike(shown: Mapping[str, str]) -> list[list[str]]:
 
 def _without_middle(text: str, width: int, number: int) -> str:
     head = fit(text, (width + 1) // 2)
-    return head + fit(text[::-1], width - cell_len(head) + 1)[-2::-1]
+    return next(head + text[start:] for start in range(len(text) + 1) if cell_len(head + text[start:]) <= width)
 
 
 def _numbered(text: str, width: int, number: int) -> str:

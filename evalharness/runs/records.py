@@ -39,7 +39,7 @@ EvalKey: TypeAlias = "tuple[str, str, str]"
 # What gates, aggregates and tables ask of every generation, with what most generations say: only what differs is kept.
 _KEPT: Mapping[str, Any] = {
     "text": "",
-    "finish_reason": "stop",
+    "finish_reason": None,
     "stop_reason": None,
     "num_prompt_tokens": None,
     "num_completion_tokens": None,
@@ -47,11 +47,9 @@ _KEPT: Mapping[str, Any] = {
     "ignored_options": [],
     "prompt_sha256": None,
     "seed": None,
-    "weight_version": "0",
+    "weight_version": None,
     "cached": False,
 }
-# What a generation says that lacks the key.
-_ABSENT: Mapping[str, Any] = {**_KEPT, "finish_reason": None, "weight_version": None}
 # Texts that rows have in common.
 _REPEATED = ("nodeid", "eval", "test", "case_id", "engine", "checkpoint", "backend", "outcome", "run_id", "worker")
 _AROUND_CHARS = 64
@@ -65,7 +63,7 @@ class Recorded(dict[str, Any]):
     __slots__ = ("around", "num_bytes", "offset", "path", "thinks")
 
     def __init__(self, made: Mapping[str, Any], path: Path, offset: int, num_bytes: int, around: tuple[str, str] | None = None) -> None:
-        super().__init__({name: value for name, usual in _KEPT.items() if (value := made.get(name, _ABSENT[name])) != usual})
+        super().__init__({name: value for name, usual in _KEPT.items() if (value := made.get(name, usual)) != usual})
         self.path, self.offset, self.num_bytes = path, offset, num_bytes
         self.around = around
         """What the raw text has before and after the text, where that is all that it has more: end tokens, white space."""
@@ -122,7 +120,7 @@ class CaseRecords:
 
     def add(self, sample: int, outcome: Recorded | Failed) -> None:
         """Set the outcome of a sample."""
-        if not 0 <= sample <= _MAX_SAMPLES:
+        if not 0 <= sample < _MAX_SAMPLES:
             raise RecordError(f"a journal names sample {sample} of a case; a case has {_MAX_SAMPLES:,} samples at most")
         while len(self.outcomes) <= sample:
             self.outcomes.append(None)
@@ -149,7 +147,7 @@ class CaseRecords:
 class RunRecords:
     """The content of a run's journals. `evals` is by path, `rows` by node id; a test that ran twice has its last row.
 
-    Rows share equal parts: the options of their eval, group and tags of their case.
+    Rows share equal parts: the options of their eval, group and tags of their case, scores that are all 0 or 1.
     """
 
     collected: Collected = field(default_factory=Collected)
@@ -228,7 +226,7 @@ class _Reader:
         self._eval_facts: dict[tuple[str, str], _EvalFacts] = {}
         self._arounds: dict[tuple[str, str], tuple[str, str]] = {}
         self._facts: dict[str, CaseFacts] = {}
-        self._scores: dict[tuple[tuple[str, float], ...], dict[str, float]] = {}
+        self._scores: dict[str, dict[str, float]] = {}
         self._path: Path | None = None
         self._worker = ""
 
@@ -316,7 +314,7 @@ class _Reader:
         row = cast("Row", interned)
         scores = interned.get("scores")
         if type(scores) is dict and all(type(value) is float and value in (0.0, 1.0) for value in scores.values()):
-            row["scores"] = self._scores.setdefault(tuple(scores.items()), row["scores"])  # yes or no: the same in many rows
+            row["scores"] = self._scores.setdefault(repr(scores), row["scores"])  # yes or no: the same in many rows
         row.setdefault("worker", worker)
         for name, value in facts.cases.get(row["case_id"], {}).items():
             interned.setdefault(name, value)

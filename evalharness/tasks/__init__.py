@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DataWarning"]
-
 
 class DataWarning(UserWarning):
     """A part of a data folder was left out or does not fit; the rest is loaded."""

@@ -5,7 +5,10 @@ answer = parse_tool_calls(generation.text, tools, finish_reason=generation.finis
 for call in answer.executable: ...
 """
 
-from evalharness.tool_calls.parse import FORMATS, parse_tool_calls
-from evalharness.tool_calls.types import ToolAnswer, ToolCall, coerce_arguments, prompt_part
-
-__all__ = ["FORMATS", "ToolAnswer", "ToolCall", "coerce_arguments", "parse_tool_calls", "prompt_part"]
+from evalharness.tool_calls.parse import FORMATS as FORMATS, parse_tool_calls as parse_tool_calls
+from evalharness.tool_calls.types import (
+    ToolAnswer as ToolAnswer,
+    ToolCall as ToolCall,
+    coerce_arguments as coerce_arguments,
+    prompt_part as prompt_part,
+)

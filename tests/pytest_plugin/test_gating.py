@@ -183,6 +183,21 @@ class TestA:
         assert [entry["metric"] for entry in run.facts["aggregates"]] == ["n"]
         assert run.facts["gates"][0]["value"] != 0.75
 
+    def test_what_an_aggregate_adds_to_a_rows_scores_is_that_rows_alone(self, project: Project) -> None:
+        module = MARK.replace("request=ask", "request=ask, aggregate=aggregate").replace(
+            "pytestmark",
+            """def aggregate(rows):
+    for row in rows:
+        row["scores"]["weighted"] = row["scores"]["ok"] * int(row["case_id"][1:])
+    return {"total": sum(row["scores"]["weighted"] for row in rows)}
+
+pytestmark""",
+        )
+        gated = "@pytest.mark.gate('weighted >= 1.5')\ndef test_s(case, generation, score): score(ok=True)\n"
+        run = project.write(test_a=module + gated).run_inline()
+        assert [entry["value"] for entry in run.facts["aggregates"]] == [0 + 1 + 2 + 3]
+        assert [gate["value"] for gate in run.facts["gates"]] == [1.5]
+
     def test_each_test_is_aggregated_apart_and_from_judged_rows_only(self, project: Project) -> None:
         test = """
 def aggregate(rows):

@@ -118,8 +118,9 @@ def test_engines_whose_names_are_cut_stay_apart(tmp_path: Path, columns: int) ->
         (["hf:early-checkpoint", "vllm:early"], 8, ["hf:earl~", "vllm:ea~"]),
         (["hf:middle+lora-helps", "hf:middle+lora-hurts"], 10, ["hf:m~helps", "hf:m~hurts"]),
         (["a" * 20 + "1" + "b" * 20, "a" * 20 + "2" + "b" * 20], 8, ["aaaaaa~1", "aaaaaa~2"]),
+        (["\u26a0\ufe0f" * 8], 8, ["\u26a0\ufe0f" * 3 + "\u26a0~"]),  # the second character makes the first one wide
     ],
-    ids=["short", "told-apart-by-the-start", "by-the-end", "by-numbers"],
+    ids=["short", "told-apart-by-the-start", "by-the-end", "by-numbers", "emoji"],
 )
 def test_texts_are_cut_so_that_they_can_be_told_apart(texts: list[str], width: int, shown: list[str]) -> None:
     assert list(fit_apart(texts, width).values()) == shown

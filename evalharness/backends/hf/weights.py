@@ -356,7 +356,7 @@ class HfWeights(LoadedWeights):
     def _take_adapter_off(self) -> None:
         if self._adapted is not None:
             self._adapted.remove()
-            self._adapted = None
+            self._adapted = self.adapter = None  # should the change break off, a trainer's tensors can still mend the model
 
     def _write_tensors(self, tensors: Mapping[str, Any], *, strict: bool) -> WeightReport:
         if getattr(self.model, "is_quantized", False):

@@ -129,7 +129,7 @@ class RecordedExecution(Execution):
     def wait_for_outcomes(self, record: ItemRecord, engine: Engine) -> list[Outcome]:
         """Return the recorded outcome of every sample; skips the test of a case that has neither outcome nor failure."""
         entry = self._find(record)
-        samples = [entry.samples.get(sample) if entry is not None else None for sample in range(len(record.options))]
+        samples = list(map(({} if entry is None else entry.samples).get, range(len(record.options))))
         row = self.recorded.records.rows.get(record.nodeid, {})
         if None in samples and row.get("outcome") not in ("error", "invalid"):
             record.started_at = None  # as for every test that was not run

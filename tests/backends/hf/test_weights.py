@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -148,9 +150,9 @@ def test_a_sync_whose_reload_failed_is_tried_again(engine: Engine, made: Made, c
     assert (sync.dirty, answers(engine)) == (False, cold["lora-1"])
 
 
-def test_a_change_that_broke_off_lets_nothing_be_generated_until_a_checkpoint_is_loaded(
-    engine: Engine, made: Made, cold: Cold, monkeypatch: pytest.MonkeyPatch, torch: Any
-) -> None:
+@contextmanager
+def a_failing_disk(monkeypatch: pytest.MonkeyPatch, torch: Any) -> Iterator[None]:
+    """Let the sixth tensor that is copied fail, and expect that."""
     copies = []
 
     def copy_until_the_disk_fails(self: Any, other: Any) -> Any:
@@ -162,12 +164,29 @@ def test_a_change_that_broke_off_lets_nothing_be_generated_until_a_checkpoint_is
     copy_ = torch.Tensor.copy_
     with monkeypatch.context() as patch, pytest.raises(OSError, match="input/output"):
         patch.setattr(torch.Tensor, "copy_", copy_until_the_disk_fails)
+        yield
+
+
+def test_a_change_that_broke_off_lets_nothing_be_generated_until_a_checkpoint_is_loaded(
+    engine: Engine, made: Made, cold: Cold, monkeypatch: pytest.MonkeyPatch, torch: Any
+) -> None:
+    with a_failing_disk(monkeypatch, torch):
         engine.weights.reload(str(made["b"]))
     with pytest.raises(BackendError, match=r"weights broke off.*input/output error; load a checkpoint \(engine.weights.reload\)"):
         answers(engine)
     with pytest.raises(BackendError, match="weights broke off"):
         engine.weights.load_adapter(str(made["lora-1"]))
     engine.weights.reload(str(made["b"]))
+    assert answers(engine) == cold["b"]
+
+
+def test_all_of_a_trainers_tensors_mend_a_change_that_broke_off_with_an_adapter_on(
+    engine: Engine, made: Made, cold: Cold, monkeypatch: pytest.MonkeyPatch, torch: Any
+) -> None:
+    engine.weights.load_adapter(str(made["lora-1"]))
+    with a_failing_disk(monkeypatch, torch):
+        engine.weights.reload(str(made["b"]))
+    engine.weights.sync_from_state_dict(state_dict(made["b"]))
     assert answers(engine) == cold["b"]
 
 
