@@ -45,11 +45,17 @@ class Script:
     def wait_for_engine(self) -> None:
         """Wait until the engine's process is there and has begun to import vLLM."""
         deadline = time.monotonic() + START_S
-        while not any("spawn_main" in " ".join(child.cmdline()) for child in self.look()):
+        while not any("spawn_main" in command for command in self.commands()):
             assert time.monotonic() < deadline
             assert self.process.poll() is None
             time.sleep(0.1)
         time.sleep(2)
+
+    def commands(self) -> Iterator[str]:
+        """Yield the command lines of the script's children; some of them live for a moment only."""
+        for child in self.look():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                yield " ".join(child.cmdline())
 
     def look(self) -> set[psutil.Process]:
         """Return the script's children seen so far."""
