@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -157,7 +156,7 @@ class GenerationOptions:
     def __reduce__(self) -> tuple[Any, ...]:
         # A mappingproxy cannot be pickled or deep-copied: rebuild from plain values.
         values = {**vars(self), "extra_generation_kwargs": dict(self.extra_generation_kwargs)}
-        return partial(type(self), **values), ()
+        return _rebuilt, (values,)
 
     def __hash__(self) -> int:
         # Extra values may be lists, so only their names count here; equality compares the values too.
@@ -218,6 +217,10 @@ _NUMBERS: Mapping[str, type[int] | type[float]] = {
     **dict.fromkeys(("temperature", "top_p", "repetition_penalty"), float),
 }
 """The options that `GenerationOptions.from_mapping` casts."""
+
+
+def _rebuilt(values: dict[str, Any]) -> GenerationOptions:
+    return GenerationOptions(**values)  # deepcopy copies the arguments of a function, but nothing inside a partial
 
 
 def _cast(path: str, value: object, cast: type[int] | type[float]) -> int | float:

@@ -56,12 +56,14 @@ class WorkerTimes:
 
     def end_unit(self, worker: str, values: UnitLine) -> None:
         """Note that a unit ended."""
-        if "ended_s" not in values or "num_outcomes" not in values:
+        if "ended_s" not in values:
             return  # of an older journal
         entry = self._workers[worker]
         entry.num_units += 1
         entry.generation_s += values["generation_s"]
         entry.note(values["ended_s"] - values["generation_s"], values["ended_s"])
+        if "num_outcomes" not in values:
+            return  # likewise: seconds without a number of cases foretell nothing
         key = values["engine"], values["eval"]
         total = self._evals.setdefault(key, {"engine": key[0], "eval": key[1], "num_outcomes": 0, "generation_s": 0.0})
         total["num_outcomes"] += values["num_outcomes"]

@@ -256,6 +256,13 @@ def test_options_are_pickled_copied_and_hashed(options: GenerationOptions) -> No
         assert hash(other) == hash(options)
 
 
+def test_a_deep_copy_shares_no_list_with_the_original() -> None:
+    options = GenerationOptions(extra_generation_kwargs={"bad_words_ids": [[1]]})
+    copied = copy.deepcopy(options)
+    copied.extra_generation_kwargs["bad_words_ids"].append([2])
+    assert options.extra_generation_kwargs["bad_words_ids"] == [[1]]
+
+
 def test_options_are_equal_by_value_whatever_the_number_type() -> None:
     first, second = GenerationOptions(temperature=1), GenerationOptions(temperature=1.0, extra_generation_kwargs={})
     assert first == second

@@ -17,7 +17,7 @@ from evalharness.backends.base import Completion, Prompt, SamplingPlan
 from tests.backends.plans import PLAN
 
 # Each would change greedy ids if it reached vLLM; the last is one that no release knows.
-TRAPS = {
+TRAPS: dict[str, Any] = {
     "do_sample": True,
     "temperature": 5.0,
     "top_k": 3,

@@ -77,7 +77,12 @@ def test_a_sync_that_failed_raises_stays_dirty_and_is_tried_again() -> None:
     assert sync() == sync.last == WeightReport("x", 3)
     assert not sync.dirty
     assert sync() is None  # and nothing was pushed
-    marked = WeightSync(lambda: marked.mark_dirty() or WeightReport("x", 1))  # type: ignore[func-returns-value]
+
+    def push_while_the_trainer_steps() -> WeightReport:
+        marked.mark_dirty()
+        return WeightReport("x", 1)
+
+    marked = WeightSync(push_while_the_trainer_steps)
     marked()
     assert marked.dirty, "a mark that is made while a sync runs is not lost"
 

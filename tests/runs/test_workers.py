@@ -54,8 +54,9 @@ def test_lines_of_older_journals_and_of_closing_engines_are_passed_over() -> Non
     times.add_engine("gw0", {"id": "hf:x", "settings": {}})
     times.add_engine("gw0", {"id": "hf:x", "load_s": 3.0})
     times.end_unit("gw0", {"engine": "hf:x", "eval": "a", "generation_s": 1.0})
-    times.end_unit("gw0", {"engine": "hf:x", "eval": "a", "generation_s": 1.0, "ended_s": 2.0})
     assert times.entries() == []
+    times.end_unit("gw0", {"engine": "hf:x", "eval": "a", "generation_s": 1.0, "ended_s": 2.0})  # not yet with a number of cases
+    assert [(entry["num_units"], entry["generation_s"]) for entry in times.entries()] == [(1, 1.0)]
     assert times.durations() == []
 
 

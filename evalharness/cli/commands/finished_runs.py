@@ -136,8 +136,8 @@ _LEGAL = "a gt_vs_pred.jsonl of dense dumps, or a <mission>_stage_a.jsonl of sum
 def _score_dump(path: Path, run: RunConfig, command: Sequence[str], *, coordinates: str = "norm1000") -> Path:
     """Score a file's answers and return the new run directory, without reports. Of `run` only folder, id, data, spot and seed count.
 
-    `coordinates` is the coordinate space of a dense dump that does not name it. Raises `RecordError` for a file that cannot be read or
-    a run that cannot be written, `ConfigError` for wrong options.
+    `coordinates` is the coordinate space of a dense dump that does not name it. Raises `RecordError` for a file that cannot be read, a
+    run that cannot be written, or a function of the task that fails.
     """
     started_at, started = utc_now(), time.monotonic()
     # `test` is the test that judges such answers in a live run.
