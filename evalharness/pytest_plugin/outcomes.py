@@ -194,7 +194,7 @@ class Details:
 
 def reference_of(case: Case) -> Row:
     """Return the reference of a case for its row if it is plain JSON data, else nothing."""
-    reference = vars(case).get("reference")  # as it stands: a case of a recorded run would load its eval to look it up
+    reference = object.__getattribute__(case, "reference")  # as it stands: a case of a recorded run would load its eval
     if reference is None:
         return {}
     try:

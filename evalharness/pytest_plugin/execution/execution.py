@@ -266,6 +266,7 @@ class Execution:
         journal.write("row", {**record.to_json(), **reference_of(record.case), **facts})
 
     def close(self) -> None:
-        """Stop generating and close the engine that was kept."""
+        """Stop generating and close the engine that was kept. Nothing runs after it."""
         self.units.stop()
         self.engines.close()
+        self.plan.release_cases()

@@ -143,7 +143,7 @@ class UnitPlan:
     def add_items(self, items: Sequence[pytest.Item], units: Mapping[str, UnitKey]) -> None:
         """Note each unit's tests and cases, and how many tests wait for each case; `units`: see `assign_units`."""
         evals = {item.nodeid: item for item in items if is_eval_test(item)}
-        self.units = {sys.intern(nodeid): unit for nodeid, unit in units.items()}  # the end of the run reads these ids again
+        self.units = {sys.intern(nodeid): unit for nodeid, unit in units.items()}  # the end of the run reads all ids again
         self._order = [self.units.get(item.nodeid) for item in items]
         self._after = {}
         for nodeid, item in evals.items():
@@ -153,7 +153,7 @@ class UnitPlan:
                 raise ConfigError(
                     f"{nodeid} can be read as a case of several engines; rename the checkpoint of {engine_id} or the case {case.id!r}"
                 )
-            self._case_ids[nodeid] = case.id
+            self._case_ids[nodeid] = sys.intern(str(case.id))
             tests_left = self._tests_left[unit.engine, unit.path]
             if not tests_left[case.id]:
                 self._cases.setdefault(unit, []).append(case)
@@ -190,6 +190,11 @@ class UnitPlan:
         if self._case_ids.pop(nodeid, None) is not None:  # a test may be run again
             tests_left[case_id] -= 1
         return not tests_left[case_id]
+
+    def release_cases(self) -> None:
+        """Release what only running tests need, and keep `units`: the end of the run needs memory, too."""
+        for kept in (self._cases, self._case_ids, self._tests_left, self._after, self._order):
+            kept.clear()
 
 
 def is_eval_test(item: pytest.Item) -> bool:
