@@ -1,5 +1,5 @@
 # make evals ARGS="…"   run the evals (anything pytest takes)
-# make test  ARGS="…"   lint, then the project's own tests, on two to four cores; ARGS=-n0: one after the other, in one process
+# make test  ARGS="…"   lint, then the project's own tests, on up to four cores; ARGS=-n0: one after the other, in one process
 # make test-fast        the tests that need no engine and no browser: about a minute
 # make newest ARGS="…"  make test with the newest versions of everything that pyproject.toml allows, in .venv-newest
 # make lint             ruff and mypy
@@ -50,11 +50,11 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# A worker for each core, up to four: with more, all others wait for the one that has vLLM. Compiled modules are kept, whatever
-# the environment says: hundreds of processes import the package, each would compile it.
+# A worker more than there are cores, up to four (tests/conftest.py): with more, all others wait for the one that has vLLM. Compiled
+# modules are kept, whatever the environment says: hundreds of processes import the package, each would compile it.
 test: lint
 	@cat $(STAMP)
-	env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest tests -n logical --maxprocesses 4 --dist loadfile --timeout=900 $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest tests -n auto --dist loadfile --timeout=900 $(ARGS)
 
 test-fast: $(STAMP)
 	env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest tests --fast -n logical --maxprocesses 4 --dist loadfile --timeout=300 $(ARGS)
