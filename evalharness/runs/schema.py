@@ -54,6 +54,7 @@ class ThinkingFacts(TypedDict, total=False):
     answer: str
     is_closed: bool
     num_tokens: int
+    is_expected: bool
 
 
 class CaseFacts(TypedDict, total=False):
