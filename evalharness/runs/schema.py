@@ -45,6 +45,8 @@ class Generation(TypedDict, total=False):
     cached: bool
     exact_ids: bool
     thinking: ThinkingFacts | None
+    hidden: list[str]
+    """Names of the secrets that stood in the answer and were hidden: it is not judged again. Absent where there were none."""
 
 
 class ThinkingFacts(TypedDict, total=False):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import EvalHarnessError, RecordError
+from evalharness.api.redaction import redactor
 from evalharness.hardware.devices import MASK
 from evalharness.pytest_plugin.distributed._xdist_internals import process_id, stop_reason
 from evalharness.pytest_plugin.distributed.crashes import Crashes
@@ -154,7 +155,7 @@ class Controller:
             try:
                 state.context.resumed.check_collected(ids)
             except EvalHarnessError as error:
-                raise pytest.UsageError(str(error)) from error
+                raise pytest.UsageError(redactor().text(str(error))) from error
         if state.has_started_run or not plan.units:
             return
         if config.getoption("dist") != "load":
@@ -165,7 +166,7 @@ class Controller:
         try:
             start_run(state)
         except RecordError as error:
-            raise pytest.UsageError(str(error)) from error
+            raise pytest.UsageError(redactor().text(str(error))) from error
         config.stash[REPORTING].progress = Progress(config, state.execution)
         if self._watch is not None:
             self._watch.start()
