@@ -136,7 +136,7 @@ def fits(text: str, structured: StructuredOutput) -> bool:
 
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # of a text nested a thousand deep
         return False
     return Draft202012Validator(structured.json_schema).is_valid(value)
 
