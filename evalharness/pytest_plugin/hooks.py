@@ -29,6 +29,7 @@ from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Pro
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
+from evalharness.runs.records import collector_paused
 
 
 class RunningTests:
@@ -102,6 +103,11 @@ class RunningTests:
         elif report.when == "call" or not report.passed:
             _attach(item, record, report, state.execution.progress.take_new_tokens())
         return report
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """Spare pytest's second look for garbage the reports of all tests: its first one has just been."""
+        gc.freeze()
 
 
 def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, num_tokens: int) -> None:
@@ -193,6 +199,13 @@ def _num_workers(config: pytest.Config) -> int:
     if config.getoption("dist", "no") == "no" or runs_nothing(config):
         return 0
     return num_workers_of(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without rounds of the garbage collector: each would look at all tests and cases so far, which stay."""
+    with collector_paused():
+        return (yield)
 
 
 @pytest.hookimpl(trylast=True)
