@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from evalharness.api import images
 from evalharness.api.errors import ConfigError, ImageError, RequestError, UnsupportedOption
@@ -102,8 +102,7 @@ def check_options(options: GenerationOptions) -> None:
 _SEED_LIMIT = 2**31  # what torch, vLLM and HTTP servers all take
 
 
-@dataclass(frozen=True)
-class PreparedRequest:
+class PreparedRequest(NamedTuple):
     """A prompt with everything needed to turn its completion into a result.
 
     `response_text`: the text of a given response, unchanged. `ignored`: the options that its backend cannot honour.
