@@ -54,7 +54,7 @@ class RunningTests:
             raise stop_for(item.session, error) from None
         self._prefill.prefill(item, record)
         yield
-        if self._prefill.awaits_generations(item):
+        if self._prefill.awaited(item):
             engine: Any = item.funcargs["engine"]
             try:
                 outcomes = execution.wait_for_outcomes(record, engine)
@@ -151,7 +151,8 @@ def pytest_configure(config: pytest.Config) -> None:
         cards = None if given["cards"] is None else tuple(given["cards"])
         state = _session(RunContext(run, config.rootpath, worker, given["num_workers"], resumed, cards), engines)
     else:
-        num_workers = _num_workers(config)
+        in_workers = config.getoption("dist", "no") != "no" and not runs_nothing(config)
+        num_workers = num_workers_of(config) if in_workers else 0
         run, resumed, lock = _options(config)
         plan_cards(config, run, num_workers)
         worker, cards = ("controller", None) if num_workers else ("main", take_cards(config))
@@ -192,13 +193,6 @@ def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLo
 def _given(config: pytest.Config) -> Any:
     """Return the controller's settings for this worker, None in other processes."""
     return getattr(config, "workerinput", {}).get("evalharness")
-
-
-def _num_workers(config: pytest.Config) -> int:
-    """Return how many processes xdist will start, 0 where tests run in this one."""
-    if config.getoption("dist", "no") == "no" or runs_nothing(config):
-        return 0
-    return num_workers_of(config)
 
 
 @pytest.hookimpl(wrapper=True)
