@@ -130,7 +130,7 @@ class UnitRunner:
     def __init__(self, work: UnitWork, engine: Engine, journal: Journal, progress: UnitProgress, in_flight: InFlight) -> None:
         self.work, self.unit = work, work.unit
         self._engine = engine
-        self._in_flight = in_flight
+        self.in_flight = in_flight
         self._journal = UnitJournal(journal, progress, work.unit.engine, work.module.name)
         self._progress = progress
         self.results = UnitResults(len(work.module.variants), (case.id for case in work.cases), self._journal.read)
@@ -168,7 +168,7 @@ class UnitRunner:
 
     def close(self) -> None:
         """Remove the file of in-flight cases, once the engine's thread has ended or was given up."""
-        self._in_flight.close()
+        self.in_flight.close()
 
     def begin(self) -> None:
         """Make every case's first request. Idempotent."""
@@ -194,7 +194,7 @@ class UnitRunner:
             self.results.show()
             if generation_s is not None:
                 self._journal.end(generation_s)
-                self._in_flight.close()
+                self.in_flight.close()
         self.results.give_up(problem)
 
     # Requests
@@ -214,11 +214,11 @@ class UnitRunner:
 
     def _made(self, case: CaseRequest, make: Callable[[], Next]) -> Next:
         """Return the request or step that a case's own code makes, noted as in flight meanwhile: this code may kill the worker."""
-        self._in_flight.begin(case.case.id)
+        self.in_flight.begin(case.case.id)
         try:
             return make()
         finally:
-            self._in_flight.end(case.case.id)
+            self.in_flight.end(case.case.id)
 
     def _add(self, case: CaseRequest, made: Next) -> None:
         """Let the requests of a step or a question wait for the engine; a failure is the outcome of each sample."""
@@ -262,17 +262,9 @@ class UnitRunner:
 
     # Outcomes
 
-    def start(self, pending: PendingRequest) -> None:
-        """Note that a request is being prepared for the engine."""
-        self._in_flight.begin(pending.case.case.id)
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """Note that the engine was stopped before it answered a prepared request."""
-        self._in_flight.end(pending.case.case.id)
-
     def answer(self, pending: PendingRequest, outcome: Outcome) -> None:
         """Take the engine's outcome of a request."""
-        self._in_flight.end(pending.case.case.id)
+        self.in_flight.end(pending.case.case.id)
         self._take(pending, outcome)
         self._num_at_engine -= 1
         self._publish_if_done()
