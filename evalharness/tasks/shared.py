@@ -7,14 +7,13 @@ grows.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evalharness.api.checks import refuse_constant
 from evalharness.api.errors import EvalHarnessError, RecordError
+from evalharness.api.json_schema import AnswerDecoder
 from evalharness.runs.files import write_atomically
 
 # An escaped character, a whole string, or a bracket outside of strings. A string that never ends takes the rest of the text, so
@@ -65,27 +64,12 @@ def balanced_end(text: str, start: int) -> int | None:
     return None
 
 
-def decoder(**hooks: Any) -> json.JSONDecoder:
-    """Return a strict JSON decoder: `NaN`, `Infinity` and numbers beyond a float are ValueErrors."""
-    return json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite, **hooks)
-
-
 def loads(text: str) -> Any:
     """Return the value of a JSON text; `ValueError` for anything else, also for JSON that is nested too deeply."""
-    try:
-        return _STRICT.decode(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    return _STRICT.decode(text)
 
 
-def _finite(literal: str) -> float:
-    number = float(literal)
-    if not math.isfinite(number):
-        raise ValueError(f"{literal} is not a finite number")
-    return number
-
-
-_STRICT = decoder()
+_STRICT = AnswerDecoder()
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from evalharness.api.checks import excerpt
 from evalharness.api.errors import ConfigError, did_you_mean
+from evalharness.api.json_schema import problems_of
 from evalharness.api.tools import Tool, read_tools
 from evalharness.tool_calls import json_formats, python_formats, xml_formats
-from evalharness.tool_calls.types import RawCall, ToolAnswer, ToolCall, coerce_arguments, problems_of
+from evalharness.tool_calls.types import RawCall, ToolAnswer, ToolCall, coerce_arguments
 
 _Reader = Callable[[str, Sequence[str]], Iterator[RawCall]]
 
@@ -74,7 +76,8 @@ def _judge(text: str, call: RawCall, offset: int, offered: Mapping[str, Tool], f
     if offered and call.name is not None:
         tool = offered.get(call.name)
         if tool is None:
-            problems.append(f"{call.name!r} is not offered{did_you_mean(call.name, offered)} Offered: {', '.join(offered)}")
+            name = excerpt(call.name, 100)
+            problems.append(f"{name!r} is not offered{did_you_mean(name, offered)} Offered: {', '.join(offered)}")
         elif not call.error:
             arguments = coerce_arguments(arguments, tool.parameters) if call.texts else arguments
             problems += problems_of(arguments, tool.parameters)
