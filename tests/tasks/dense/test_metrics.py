@@ -210,3 +210,31 @@ def test_a_perfect_answer_scores_one_wherever_objects_enclose_something(drawn: l
 def _has_area(one: DenseObject) -> bool:
     left, top, right, bottom = one.points
     return left < right and top < bottom
+
+
+@pytest.mark.parametrize(
+    ("truth", "said", "right"),
+    [
+        ("dog", "dog", True),
+        ("dog", "cat", False),
+        ("dog", "", False),
+        ("", "dog", False),
+        ("", "", True),
+        ("dog", "类别=dog", True),
+        ("dog, brown", "dog, white", False),
+        ("dog,colour=brown", "dog,colour=white", True),
+        ("colour=brown", "colour=white", False),
+        ("colour=brown", "colour=brown", True),
+        ("类别=,文本=a", "类别=,文本=b", False),
+    ],
+)
+def test_objects_without_the_key_of_a_category_are_not_all_of_one(truth: str, said: str, right: bool) -> None:
+    judged = judge_objects([box(0, 0, 50, 50, desc=said)], [box(0, 0, 50, 50, desc=truth)])
+    assert [judged.scores[f"{mode}_f1"] for mode in ("loc", "phase", "category")] == [1.0, float(right), float(right)]
+    assert aggregate([row(judged)])["category_micro_f1"] == float(right)
+
+
+def test_the_bare_category_is_no_attribute_and_one_with_its_key_counts_more() -> None:
+    assert dict(attributes_of("dog, brown ,size=big,small")) == {"size": "big,small", "类别": "dog, brown"}
+    assert attributes_of("dog,类别=标签")["类别"] == "标签"
+    assert [hit.key for hit in attribute_hits("dog,size=big", "dog,size=big")] == ["size"]
