@@ -142,3 +142,17 @@ def test_a_broken_list_keeps_the_calls_before_the_break():
     [first, second] = parse_tool_calls("[say(text='a'), say(text='b') oops", [Tool("say")]).calls
     assert (first.error, first.arguments) == (None, {"text": "a"})
     assert "the list of calls is cut off" in second.error
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        '<tool_call>{"name": "say", "arguments": {"text": "a</think>b"}}</tool_call>',
+        "<tool_call><function=say><parameter=text>a</think>b</parameter></function></tool_call>",
+        "[say(text='a</think>b')]",
+    ],
+)
+def test_a_mark_of_thoughts_in_an_argument_is_text(call):
+    for before in ("", "<think>no</think>", f"<think>{call}</think>"):
+        [found] = parse_tool_calls(before + call, [Tool("say")]).executable
+        assert (found.arguments, found.span[0]) == ({"text": "a</think>b"}, len(before))

@@ -20,7 +20,7 @@ from evalharness.tasks.stage_a.schema import CATEGORY_KEY, DISTANCE
 GeometryType: TypeAlias = Literal["bbox_2d", "poly", "line"]
 TYPES: tuple[GeometryType, ...] = get_args(GeometryType)
 
-# The original's documents name a matching mode "phase" between localisation and category without defining it; here it asks for
+# † The original's documents name a matching mode "phase" between localisation and category without defining it; here it asks for
 # the right kind of thing, wherever that is mounted.
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "设备": ("BBU设备", "RRU设备"),
