@@ -45,6 +45,8 @@ class Generation(TypedDict, total=False):
     cached: bool
     exact_ids: bool
     thinking: ThinkingFacts | None
+    num_bytes_scored: int | None
+    """UTF-8 bytes of a given response that its log-probabilities are of, without a first token that has none."""
 
 
 class ThinkingFacts(TypedDict, total=False):
