@@ -24,6 +24,7 @@ from evalharness.config import RunConfig
 from evalharness.config.options import DECODING, cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
+from evalharness.pytest_plugin.execution.units import misread
 
 
 class CasesNotLoaded(Exception):
@@ -366,9 +367,9 @@ def stand_in(metafunc: pytest.Metafunc, error: Exception) -> None:
     _parametrize_once(metafunc, _Unloaded(error), "no-cases")
 
 
-def report_unloaded(session: pytest.Session) -> None:
-    """Report a collection error for each module that still has such a test, and take these tests out of the session."""
-    standing = {item: error for item in session.items if (error := _error_of(item)) is not None}
+def report_unloaded(session: pytest.Session, engine_ids: Sequence[str]) -> None:
+    """Report a collection error for each module that still has such a test, or one with a misleading id, and take these tests out."""
+    standing = {item: error for item in session.items if (error := _error_of(item) or misread(item, engine_ids)) is not None}
     if standing:
         session.items[:] = [item for item in session.items if item not in standing]
     for module, error in {item.getparent(pytest.Module): error for item, error in standing.items()}.items():

@@ -70,6 +70,8 @@ class RunningTests:
         except (AssertionError, pytest.fail.Exception) as error:
             if record is None or not record.gated or not record.can_be_judged or not is_assertion(error):
                 raise
+            if isinstance(error, pytest.xfail.Exception) or pyfuncitem.get_closest_marker("xfail") is not None:
+                raise  # pytest decides whether this was expected
             record.miss = Miss(shorten(str(error) or type(error).__name__), _location(error, pyfuncitem))
             return True
         except pytest.skip.Exception:
@@ -80,19 +82,39 @@ class RunningTests:
             end_without_verdict(record)  # a test that caught the failure of its generation must not pass
         return result
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Generator[None, None, None]:
+        """Note that the test's own report is next: those made until then are of its subtests."""
+        try:
+            return (yield)
+        finally:
+            if self._state.current is not None:
+                self._state.current.has_returned = True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Make safe what pytest adds to a subtest's report: what it printed, and its description."""
+        if self._state.current is not None and hasattr(report, "context"):
+            make_safe(report)
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[Any]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Note each phase in the test's record; after the last one, write its row."""
+        """Note each phase, and each subtest, in the test's record; after the last one, write its row."""
+        raised = call.excinfo.value if call.excinfo is not None else None
         report = yield
         state = self._state
         state.execution.progress.num_signs += 1
         record = state.current
         if record is None or record.nodeid != item.nodeid:
             return report
-        note_report(record, report, call)
+        is_subtest = report.when == "call" and not record.has_returned
+        if note_report(record, report, call, raised) == "miss" and report.failed:
+            _let_pass(item, record, report, call)
         make_safe(report)
+        if is_subtest:
+            return report
         if report.when == "teardown":
             try:
                 state.execution.test_ended(record, call.duration)
@@ -102,6 +124,14 @@ class RunningTests:
         elif report.when == "call" or not report.passed:
             _attach(item, record, report, state.execution.progress.take_new_tokens())
         return report
+
+
+def _let_pass(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:
+    """Change the report of a failed assertion that no test function let through: a subtest's, or one that a plugin collected."""
+    report.outcome, report.longrepr = "passed", None
+    assert call.excinfo is not None
+    assert isinstance(item, pytest.Function)
+    record.miss = record.miss or Miss(record.problem or "", _location(call.excinfo.value, item))
 
 
 def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, num_tokens: int) -> None:
@@ -195,9 +225,10 @@ def _num_workers(config: pytest.Config) -> int:
     return num_workers_of(config)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise tests over engines and cases; last, so that a test's own parameters stand before ours in its id."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, None]:
+    """Parametrise tests over engines and cases; after all others, so that a test's own parameters stand before ours in its id."""
+    yield
     if not any(name in metafunc.fixturenames for name in _FIXTURES) and not metafunc.definition.own_markers:
         return
     state = metafunc.config.stash[STATE]
@@ -228,8 +259,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Plan the units, and begin the run unless tests are only listed."""
-    report_unloaded(session)
     config, state = session.config, session.config.stash[STATE]
+    report_unloaded(session, state.registry.engine_ids)
     if runs_nothing(config):
         return
     context, registry, execution = state.context, state.registry, state.execution

@@ -3,6 +3,9 @@
 pass      the test passed                      fail    an assertion failed, and the test has no gate
 miss      an assertion failed in a gated test  error   machine, network or code failed, or the test raised
 invalid   the case could not be asked          skip    skipped, or never run
+
+Assertions are those of the test, of its subtests, and of plugins that collect them. One that was expected to fail (xfail) is a miss:
+the answer is as wrong as any other, and the run does not fail for it. A pass that must not be (strict xfail) is a fail.
 """
 
 from __future__ import annotations
@@ -61,6 +64,8 @@ class ItemRecord:
     miss: Miss | None = None
     outcome: RowOutcome | None = None
     problem: str | None = None
+    has_returned: bool = False
+    """Whether the test function has ended, and its own report is next; until then, reports of a call are its subtests'."""
 
     @property
     def can_be_judged(self) -> bool:
@@ -92,8 +97,11 @@ class ItemRecord:
 def is_assertion(error: BaseException) -> bool:
     """Return whether an exception is a verdict on the generation rather than a failure of code.
 
-    A broken assertion inside the engine is a failure of code: a library's own invariant. So is a timeout.
+    A broken assertion inside the engine is a failure of code: a library's own invariant. So is a timeout. A group is a verdict if all of
+    its exceptions are.
     """
+    if grouped := getattr(error, "exceptions", ()):  # Python 3.10 has no type for it
+        return all(map(is_assertion, grouped))
     if not isinstance(error, (AssertionError, pytest.fail.Exception)):
         return False
     frames = traceback.walk_tb(error.__traceback__)
@@ -105,22 +113,41 @@ def shorten(text: str) -> str:
     return excerpt(text.encode("utf-8", "backslashreplace").decode("utf-8"), _MAX_PROBLEM_CHARS, count_rest=True)
 
 
-def note_report(record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:
-    """Update the record with one phase's report; the worst of the three phases counts."""
-    if report.when == "setup" and not report.passed:
-        record.outcome, record.problem = _not_started(record, report, call)
+_WORSE: tuple[RowOutcome | None, ...] = (None, "pass", "skip", "miss", "fail", "invalid", "error")
+
+
+def note_report(
+    record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any], raised: BaseException | None
+) -> RowOutcome | None:
+    """Update the record with one phase's report, or a subtest's; the worst counts. Return what this report alone says.
+
+    `raised` is what the test itself raised: plugins that collect assertions put their own error in its place.
+    """
+    found: tuple[RowOutcome, str | None]
+    if report.when == "setup":
+        if report.passed:
+            return None
+        found = _not_started(record, report, call)
     elif report.when == "call":
-        record.outcome, record.problem = _called(record, report, call)
-    elif report.when == "teardown" and report.failed and record.outcome != "error":
-        record.outcome, record.problem = "error", f"teardown: {_message(call)}"
+        found = _called(record, report, call, raised)
+        is_own, record.has_returned = record.has_returned, False
+        if not is_own and found[0] in ("pass", "skip"):  # of a subtest: the test itself goes on
+            return found[0]
+    elif report.failed:
+        found = "error", f"teardown: {_message(report, call)}"
+    else:
+        return None
+    if _WORSE.index(found[0]) > _WORSE.index(record.outcome):
+        record.outcome, record.problem = found
+    return found[0]
 
 
 def _not_started(record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> tuple[RowOutcome, str]:
     if not record.can_be_judged:
         return _without_verdict(record)
     if report.skipped:
-        return "skip", _message(call)
-    return "error", f"setup: {_message(call)}"
+        return "skip", _message(report, call)
+    return "error", f"setup: {_message(report, call)}"
 
 
 def _without_verdict(record: ItemRecord) -> tuple[RowOutcome, str]:
@@ -129,24 +156,38 @@ def _without_verdict(record: ItemRecord) -> tuple[RowOutcome, str]:
     return "invalid", shorten(record.invalid or "")
 
 
-def _called(record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> tuple[RowOutcome, str | None]:
+def _called(
+    record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any], raised: BaseException | None
+) -> tuple[RowOutcome, str | None]:
     if not record.can_be_judged:  # however the test itself ended: a test may ask for its generation as it runs
         return _without_verdict(record)
-    if record.miss is not None:
-        return "miss", record.miss.problem
     if report.passed:
-        return "pass", None
+        return ("miss", record.miss.problem) if record.miss is not None and record.has_returned else ("pass", None)
+    errors = [error for error in (raised, call.excinfo and call.excinfo.value) if error is not None]
+    broken = next((error for error in errors if not is_assertion(error)), None)
     if report.skipped:
-        return "skip", _message(call)
-    if call.excinfo is not None and is_assertion(call.excinfo.value):
-        return "fail", _message(call)
-    return "error", _message(call)
+        is_expected = broken is None and hasattr(report, "wasxfail")
+        return "miss" if is_expected else "skip", _message(report, call)
+    if broken is not None:
+        return "error", _message_of(broken)
+    if not errors:
+        return "fail" if report.longreprtext.startswith(_STRICT_XPASS) else "error", _message(report, call)
+    return "miss" if record.gated else "fail", _message(report, call)
 
 
-def _message(call: pytest.CallInfo[Any]) -> str:
+_STRICT_XPASS = "[XPASS(strict)]"  # pytest says it in this text alone
+
+
+def _message(report: pytest.TestReport, call: pytest.CallInfo[Any]) -> str:
+    reason = getattr(report, "wasxfail", None)
+    expected = "" if reason is None else f"xfail: {reason or 'no reason given'}"
     if call.excinfo is None:
-        return "failed without an exception"
-    error = call.excinfo.value
+        return shorten(report.longreprtext or expected or "failed without an exception")
+    text = _message_of(call.excinfo.value)
+    return shorten(text if not reason or reason == text else f"{text} ({expected})")
+
+
+def _message_of(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     known = isinstance(error, (AssertionError, pytest.fail.Exception, pytest.skip.Exception))
     return shorten(text if known else f"{type(error).__name__}: {text}")

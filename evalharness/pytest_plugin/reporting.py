@@ -7,9 +7,11 @@ leave.
 from __future__ import annotations
 
 import copy
+import html
 import re
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +136,7 @@ class Reporting:
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, Any] | None:
         """Give misses and invalid samples names and letters of their own; with a live line no letters are shown."""
         facts = getattr(report, "evalharness", None)
-        if facts is None:
+        if facts is None or hasattr(report, "wasxfail"):
             return None
         live = self.progress is not None and self.progress.live
         if facts["outcome"] == "miss":
@@ -155,14 +157,28 @@ class Reporting:
                 self.crashes[report.nodeid] = shorten(str(report.longrepr))
             return
         outcome = facts["outcome"]
-        if outcome == "miss":
+        is_expected = hasattr(report, "wasxfail")
+        if outcome == "miss" and not is_expected:
             self.misses.append((report.nodeid, facts["location"], facts["problem"]))
-        if outcome in ("miss", "invalid") and not report.failed:
+        if outcome in ("miss", "invalid") and not report.failed and not is_expected:
             self._report_as_failed(report)
         if self.progress is not None:
             self.progress.test_ended(facts["num_tokens"], outcome != "pass")
         if outcome == "pass":
             del report.evalharness  # pytest keeps the reports of all tests until the end
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_row(self, report: Any, cells: list[str]) -> None:
+        """Say miss or invalid in pytest-html's table, which knows pytest's own outcomes only."""
+        category = (self.pytest_report_teststatus(report) or ("",))[0]
+        if category in ("miss", "invalid"):
+            cells[0] = f'<td class="col-result">{category.capitalize()}</td>'
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_html(self, report: Any, data: list[str]) -> None:
+        """Say there why."""
+        if (self.pytest_report_teststatus(report) or ("",))[0] in ("miss", "invalid"):
+            data.insert(0, html.escape(report.evalharness["problem"] or ""))
 
     def _report_as_failed(self, report: Any) -> None:
         failed = copy.copy(report)
@@ -262,6 +278,11 @@ def make_safe(report: pytest.TestReport) -> None:
         report.user_properties = [(str(name), _plain(value)) for name, value in report.user_properties]
     if hasattr(report, "wasxfail"):
         report.wasxfail = _safe(report.wasxfail)
+    context: Any = getattr(report, "context", None)
+    if context is not None:  # a subtest's description; its values are a repr already
+        described = replace(context, msg=None if context.msg is None else _safe(str(context.msg)), kwargs={})
+        described.kwargs.update({_safe(name): value for name, value in context.kwargs.items()})
+        report.context = described  # type: ignore[attr-defined]
     longrepr: Any = report.longrepr
     if longrepr is None:
         return
