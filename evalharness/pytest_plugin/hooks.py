@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.checks import any_text
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.redaction import remember_options
 from evalharness.config import RunConfig
@@ -72,7 +73,7 @@ class RunningTests:
                 raise
             if isinstance(error, pytest.xfail.Exception) or pyfuncitem.get_closest_marker("xfail") is not None:
                 raise  # pytest decides whether this was expected
-            record.miss = Miss(shorten(str(error) or type(error).__name__), _location(error, pyfuncitem))
+            record.miss = Miss(shorten(any_text(error) or type(error).__name__), _location(error, pyfuncitem))
             return True
         except pytest.skip.Exception:
             if record is not None:

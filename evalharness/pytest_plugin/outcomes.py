@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.api.cases import Case
-from evalharness.api.checks import excerpt, plain_number
+from evalharness.api.checks import any_text, excerpt, plain_number, shown
 from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
 from evalharness.pytest_plugin._pytest_internals import Failed
@@ -188,7 +188,7 @@ def _message(report: pytest.TestReport, call: pytest.CallInfo[Any]) -> str:
 
 
 def _message_of(error: BaseException) -> str:
-    text = str(error) or type(error).__name__
+    text = any_text(error) or type(error).__name__
     known = isinstance(error, (AssertionError, pytest.fail.Exception, pytest.skip.Exception))
     return shorten(text if known else f"{type(error).__name__}: {text}")
 
@@ -212,7 +212,8 @@ class Score:
 class Details:
     """Records plain JSON data about the case of one test, for tables and output files: `details(parsed={...})`; each name once.
 
-    A copy is kept, so what the test does with the data afterwards changes nothing.
+    A copy is kept, so what the test does with the data afterwards changes nothing. What JSON cannot hold but an answer can is kept as a
+    short text: numbers of thousands of digits, NaN, infinities, and what is nested very deeply. It must not make the answer an error.
     """
 
     def __init__(self, record: ItemRecord) -> None:
@@ -226,11 +227,9 @@ class Details:
             if name in kept:
                 raise ScoreError(f"detail {name!r} was recorded already for this case; give each name once")
             try:
-                kept[name] = _plain_data(value)
+                kept[name] = _plain_data(value, _shortened)
             except _NotPlain as error:
                 raise ScoreError(f"detail {name!r}{shorten(''.join(error.path))} {error}") from None
-            except RecursionError:
-                raise ScoreError(f"detail {name!r} is nested too deeply, or holds itself; give plain JSON data") from None
 
 
 def reference_of(case: Case) -> Row:
@@ -240,14 +239,14 @@ def reference_of(case: Case) -> Row:
         return {}
     try:
         return {"reference": _plain_data(reference)}
-    except (_NotPlain, RecursionError):
+    except Exception:  # run outside the test, on whatever type the eval has
         return {}  # a task's own type; its details tell what matters
 
 
 def _finite(name: str, value: Any) -> float:
     plain = plain_number(value)
     if not isinstance(plain, (bool, int, float)):
-        raise ScoreError(f"score {name!r} must be a number or bool, got {shorten(repr(value))} ({type(value).__name__})")
+        raise ScoreError(f"score {name!r} must be a number or bool, got {shorten(shown(value))} ({type(value).__name__})")
     try:
         number = float(plain)
     except OverflowError:
@@ -265,28 +264,64 @@ class _NotPlain(Exception):
         self.path: list[str] = []
 
 
-def _plain_data(value: Any) -> Any:
-    """Return a copy made of JSON's own types; raises `_NotPlain`."""
+_MAX_DEPTH = 200  # far from the limits of JSON readers, which are about 1,000
+_MAX_BITS = 14_000  # just below 4,300 digits, the longest int that Python reads or writes
+_MAX_VALUES = 2_000_000
+
+
+class _Copying:
+    """How far a copy of a value has come: the containers around its current part, and how many values it has."""
+
+    def __init__(self) -> None:
+        self.around: list[int] = []
+        self.num_values = 0
+
+
+def _refused(what: str) -> NoReturn:
+    raise _NotPlain(what)
+
+
+def _shortened(what: str) -> str:
+    return f"… ({what})"
+
+
+def _plain_data(value: Any, beyond: Callable[[str], str] = _refused, copying: _Copying | None = None) -> Any:
+    """Return a copy made of JSON's own types; raises `_NotPlain`.
+
+    `beyond` gives what stands for a value that only its size or depth keeps out of JSON; otherwise it is refused.
+    """
+    copying = copying or _Copying()
+    copying.num_values += 1
+    if copying.num_values > _MAX_VALUES:
+        raise _NotPlain(f"has more than {_MAX_VALUES:,} values")
     plain = plain_number(value)
-    if plain is None or isinstance(plain, (bool, int, str)):
+    if plain is None or isinstance(plain, (bool, str)):
         return plain
+    if isinstance(plain, int):
+        return plain if plain.bit_length() < _MAX_BITS else beyond(f"an int of {plain.bit_length():,} bits")
     if isinstance(plain, float):
-        if not math.isfinite(plain):
-            raise _NotPlain(f"must be finite, got {plain!r}; give None where there is no number")
-        return plain
-    if isinstance(plain, Mapping):
-        for key in plain:
-            if not isinstance(key, str):
-                raise _NotPlain(f"has the key {shorten(repr(key))} ({type(key).__name__}); keys must be texts")
-        return {key: _inside(key, child) for key, child in plain.items()}
-    if isinstance(plain, (list, tuple)):
-        return [_inside(place, child) for place, child in enumerate(plain)]
-    raise _NotPlain(f"must be plain JSON data, got {shorten(repr(value))} ({type(value).__name__}); give dicts, lists, texts, numbers")
-
-
-def _inside(key: str | int, child: Any) -> Any:
+        return plain if math.isfinite(plain) else beyond(f"{float(plain)!r}")
+    if not isinstance(plain, (Mapping, list, tuple)):
+        raise _NotPlain(f"must be plain JSON data, got {shorten(shown(value))} ({type(value).__name__}); give dicts, lists, texts, numbers")
+    if id(plain) in copying.around:
+        raise _NotPlain("holds itself; give plain JSON data")
+    if len(copying.around) >= _MAX_DEPTH:
+        return beyond(f"nested more than {_MAX_DEPTH} deep")
+    copying.around.append(id(plain))
     try:
-        return _plain_data(child)
+        if isinstance(plain, Mapping):
+            for key in plain:
+                if not isinstance(key, str):
+                    raise _NotPlain(f"has the key {shorten(shown(key))} ({type(key).__name__}); keys must be texts")
+            return {key: _inside(key, child, beyond, copying) for key, child in plain.items()}
+        return [_inside(place, child, beyond, copying) for place, child in enumerate(plain)]
+    finally:
+        copying.around.pop()
+
+
+def _inside(key: str | int, child: Any, beyond: Callable[[str], str], copying: _Copying) -> Any:
+    try:
+        return _plain_data(child, beyond, copying)
     except _NotPlain as error:
         error.path.insert(0, f"[{key!r}]")
         raise

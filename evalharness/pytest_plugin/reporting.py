@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evalharness.api.checks import any_text
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
@@ -213,7 +214,7 @@ class Reporting:
         except RecordError as error:
             self.problem = str(error)
         except Exception as error:  # whatever breaks here, the journal holds every result and must be named
-            self.problem = f"{type(error).__name__}: {error}; the results are safe in {run_dir / 'journal'}"
+            self.problem = f"{type(error).__name__}: {any_text(error)}; the results are safe in {run_dir / 'journal'}"
         if self.problem is not None:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
@@ -257,7 +258,7 @@ def _renewed_index(report_dir: Path) -> str:
     try:
         write_index(report_dir)
     except Exception as error:  # whatever another run's folder holds, this run has its reports
-        return f"\n{INDEX} of all runs could not be renewed: {type(error).__name__}: {shorten(str(error))}"
+        return f"\n{INDEX} of all runs could not be renewed: {type(error).__name__}: {shorten(any_text(error))}"
     return ""
 
 
@@ -267,7 +268,7 @@ REPORTING = pytest.StashKey[Reporting]()
 _MAX_SECTION_CHARS = 20_000
 # All control characters but newline and tab, bidi controls, line separators, lone surrogates.
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
-_PLAIN = (bool, int, float, type(None))
+_PLAIN = (bool, float, type(None))
 
 
 def make_safe(report: pytest.TestReport) -> None:
@@ -275,9 +276,9 @@ def make_safe(report: pytest.TestReport) -> None:
     if report.sections:
         report.sections = [(name, _safe(content, _MAX_SECTION_CHARS)) for name, content in report.sections]
     if report.user_properties:
-        report.user_properties = [(str(name), _plain(value)) for name, value in report.user_properties]
+        report.user_properties = [(_safe(any_text(name)), _plain(value)) for name, value in report.user_properties]
     if hasattr(report, "wasxfail"):
-        report.wasxfail = _safe(report.wasxfail)
+        report.wasxfail = _safe(any_text(report.wasxfail))
     context: Any = getattr(report, "context", None)
     if context is not None:  # a subtest's description; its values are a repr already
         described = replace(context, msg=None if context.msg is None else _safe(str(context.msg)), kwargs={})
@@ -294,7 +295,7 @@ def make_safe(report: pytest.TestReport) -> None:
 
 
 def _plain(value: object) -> object:
-    return value if type(value) in _PLAIN else shorten(redactor().text(str(value)))
+    return value if type(value) in _PLAIN or (type(value) is int and value.bit_length() < 64) else shorten(redactor().text(any_text(value)))
 
 
 def _safe(text: str, max_chars: int = 2000) -> str:
