@@ -150,8 +150,11 @@ def _derived_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big") % 2**31
 
 
-def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> EvalModule:
-    """Return the eval that a marker describes, its cases loaded; raises `ConfigError` or `CasesNotLoaded`."""
+def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: Path | None = None) -> EvalModule:
+    """Return the eval that a marker describes, its cases loaded; raises `ConfigError` or `CasesNotLoaded`.
+
+    `path` is what node ids say of it, which is not the path of its `file` if that is outside of rootdir.
+    """
     given = dict(marker.kwargs)
     if marker.args:
         raise ConfigError(f"{path}: the eval marker takes keywords only: {', '.join(_KEYWORDS)}")
@@ -168,7 +171,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
     for key in _LATE:
         if given.get(key) is not None and not callable(given[key]):
             raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
-    name = Path(path).stem.removeprefix("test_")
+    name = (file or Path(path)).stem.removeprefix("test_")
     cases, notices, no_data = _cases(given, path, run, root)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)

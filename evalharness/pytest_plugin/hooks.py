@@ -14,6 +14,7 @@ from evalharness.api.checks import any_text
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.redaction import remember_options
 from evalharness.config import RunConfig
+from evalharness.pytest_plugin._pytest_internals import check_expressions
 from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
 from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards
 from evalharness.pytest_plugin.distributed.worker import install_stop_command, report_ambiguous_node_ids, start_heartbeat, units_ahead
@@ -177,6 +178,8 @@ def pytest_configure(config: pytest.Config) -> None:
         state = _session(RunContext(run, config.rootpath, worker, given["num_workers"], resumed, cards), engines)
     else:
         num_workers = _num_workers(config)
+        if num_workers:
+            check_expressions(config)
         run, resumed, lock = _options(config)
         plan_cards(config, run, num_workers)
         worker, cards = ("controller", None) if num_workers else ("main", take_cards(config))
@@ -246,10 +249,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, No
         raise as_collection_error(error) from error
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Leave out the tests of evals that a resumed or recorded run does not have."""
+    yield  # raises for an expression of -k or -m that pytest refuses, after which it still ends the collection
     registry = config.stash[STATE].registry
+    config.stash[STATE].is_collected = True
     wanted = [item for item in items if registry.is_wanted(item)]
     if len(wanted) < len(items):
         kept = set(wanted)
@@ -262,7 +267,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Plan the units, and begin the run unless tests are only listed."""
     config, state = session.config, session.config.stash[STATE]
     report_unloaded(session, state.registry.engine_ids)
-    if runs_nothing(config):
+    if runs_nothing(config) or not (state.is_collected or not session.items):
         return
     context, registry, execution = state.context, state.registry, state.execution
     plan = execution.plan
