@@ -80,7 +80,7 @@ def check_expressions(config: pytest.Config) -> None:
             if text:
                 Expression.compile(text)
         except SyntaxError as error:
-            raise pytest.UsageError(f"Wrong expression passed to '{flag}': {text}: {error}") from None
+            raise pytest.UsageError(f"Wrong expression passed to '{flag}': {text}: at column {error.offset}: {error.msg}") from None
 
 
 def add_hint(parser: pytest.Parser, flag: str, hint: str) -> None:

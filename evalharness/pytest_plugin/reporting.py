@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evalharness.analysis.judge import why_absent
 from evalharness.api.checks import any_text
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
@@ -50,7 +51,7 @@ def announce(state: EvalSession) -> str:
     if baseline is None:
         return line
     path = baseline["path"] or ""
-    problem = baseline["problem"] or (None if Path(path).exists() else f"{path} is not there")
+    problem = baseline["problem"] or (None if Path(path).exists() else why_absent(Path(path)))
     return f"{line}\nevalharness: baseline {baseline['path'] if problem is None else f'cannot be used, gates on it will fail: {problem}'}"
 
 

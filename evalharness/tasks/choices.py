@@ -47,8 +47,10 @@ def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[Ch
         if answer not in choices:
             raise ConfigError(f"{row.where}: answer must be one of the choices, got {answer!r}")
         others = tuple(choice for choice in dict.fromkeys(choices) if choice != answer)
-        invalid = None if others else f"{row.where}: all choices are equal, got {choices!r}"
-        cases.append(ChoiceCase(reference=answer, others=others, invalid=invalid, **scored_fields(row, chat_ends=False)))
+        fields = scored_fields(row, chat_ends=False)
+        if not others:
+            fields["invalid"] = f"{row.where}: all choices are equal, got {choices!r}"
+        cases.append(ChoiceCase(reference=answer, others=others, **fields))
     return cases
 
 

@@ -11,7 +11,7 @@ import pytest
 from evalharness.api.errors import ConfigError
 from evalharness.api.requests import GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import ScoringRequest
-from evalharness.tasks import choices
+from evalharness.tasks import DataWarning, choices
 
 ROW = {"id": "sky-1", "prompt": "What colour is the sky?", "choices": ["Green", "Blue"], "answer": "Blue"}
 GIVEN_TEXT = Path(__file__).parents[2] / "fixtures" / "given_text"
