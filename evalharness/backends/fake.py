@@ -237,7 +237,7 @@ def read_script(source: str) -> Answers:
     if not path.is_file():
         raise CheckpointError(f"backend 'fake' got --model {source!r}; give 'echo' or {_SCRIPT}")
     try:
-        lines = path.read_text("utf-8").split("\n")  # not splitlines: a text may hold other line ends as they are
+        lines = path.read_text("utf-8-sig").split("\n")  # not splitlines: a text may hold other line ends as they are
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path.name} is not a script ({error}); give {_SCRIPT}") from None
     rows = [_script_row(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
@@ -261,7 +261,7 @@ def _script_row(path: Path, number: int, line: str) -> tuple[str | None, FakeAns
         if not isinstance(contains, (str, type(None))):
             raise ContractTypeError(f"contains must be a text, got {contains!r}")
         return contains, FakeAnswer(**row)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         known = "contains, text, error, invalid, delay_s, ends, logprobs"
         raise CheckpointError(f"{path.name}:{number} is not a script row ({error}); known keys: {known}") from None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from evalharness.api.cases import Case
+from evalharness.api.checks import any_text
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult
 from evalharness.config.kinds import PerCheckpoint
@@ -52,7 +53,7 @@ def _open(execution: Execution, spec: EngineSpec) -> Engine:
         if not isinstance(error, EvalHarnessError):
             traceback.print_exc()  # captured with the first test that needs the engine
         # Short on purpose: pytest shows this for every test that needs the engine.
-        message = str(error) if isinstance(error, EvalHarnessError) else f"{type(error).__name__}: {error}"
+        message = str(error) if isinstance(error, EvalHarnessError) else f"{type(error).__name__}: {any_text(error)}"
         raise Failed(f"engine {spec.id} cannot be opened: {message}", pytrace=False) from None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from evalharness.api.checks import any_text
 from evalharness.api.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.pytest_plugin.execution.case_request import last_frame
@@ -86,7 +87,11 @@ class Problem(NamedTuple):
     @classmethod
     def of(cls, error: BaseException) -> Problem:
         """Return the problem that an error is; one that is not ours is told with its place."""
-        text = str(error) if isinstance(error, EvalHarnessError) else f"{type(error).__name__}: {error} (at {last_frame(error)})"
+        text = (
+            any_text(error)
+            if isinstance(error, EvalHarnessError)
+            else f"{type(error).__name__}: {any_text(error)} (at {last_frame(error)})"
+        )
         return cls(text, isinstance(error, BackendError), error if isinstance(error, RecordError) else None)
 
 
