@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +10,10 @@ from typing import Any
 
 from evalharness.api.checks import excerpt
 from evalharness.api.errors import CheckpointError
+from evalharness.checkpoints.file_hashes import hash_files
 from evalharness.checkpoints.gguf import gguf_file_of
-from evalharness.checkpoints.weights import FINGERPRINTED_SUFFIXES, NOT_FINGERPRINTED, base_shapes, find_weights, read_json
+from evalharness.checkpoints.identity import TEMPLATES, files_read
+from evalharness.checkpoints.weights import base_shapes, find_weights, read_json
 
 # What a config says about how it was written, not about the model.
 _HARMLESS = frozenset({"_name_or_path", "transformers_version"})
@@ -145,16 +146,11 @@ def _shown(value: Any) -> str:
 
 
 def _companions(folder: Path) -> dict[str, Any]:
-    companions: dict[str, Any] = {}
-    for entry in folder.iterdir():
-        name = entry.name
-        if not entry.is_file() or entry.suffix not in FINGERPRINTED_SUFFIXES or name in {*NOT_FINGERPRINTED, *_READ_ANEW, "config.json"}:
-            continue
-        content = entry.read_bytes()
-        if name == "tokenizer_config.json":
-            values = json.loads(content)
-            values.pop("chat_template", None)
-            companions[name] = values
-        else:
-            companions[name] = hashlib.sha256(content).hexdigest()
+    weights = find_weights(folder, allow_pickle=True).files
+    names = [name for name in files_read(folder) if name not in {*weights, *_READ_ANEW, "config.json"} and not name.startswith(TEMPLATES)]
+    hashes = hash_files(folder / name for name in names)
+    companions: dict[str, Any] = {name: hashes[folder / name] for name in names}
+    if "tokenizer_config.json" in companions:
+        settings = read_json(folder / "tokenizer_config.json") or {}
+        companions["tokenizer_config.json"] = {key: value for key, value in settings.items() if key != "chat_template"}
     return companions
