@@ -144,3 +144,10 @@ def base_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     if not weights.heads:
         raise CheckpointError(f"{folder} has pickled weights only, so whether an adapter fits it cannot be told; save it as safetensors")
     return {name: tuple(tensor["shape"]) for head in weights.heads.values() for name, tensor in tensors_of(head).items()}
+
+
+def packed_types(folder: Path) -> dict[str, str]:
+    """Return {tensor: type} of a checkpoint's tensors that are not plain floating-point numbers; those are converted by any load."""
+    heads = find_weights(folder, allow_pickle=True).heads
+    types = {name: str(tensor["dtype"]) for head in heads.values() for name, tensor in tensors_of(head).items()}
+    return {name: kind for name, kind in types.items() if kind not in ("BF16", "F16", "F32", "F64")}
