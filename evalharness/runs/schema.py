@@ -217,6 +217,7 @@ class EngineEntry(TypedDict, total=False):
     base_path: str | None
     base_fingerprint: str | None
     adapter_fingerprint: str | None
+    stamp: str | None
     chosen: str | None
     quantization: dict[str, Any] | None
     training: dict[str, Any] | None
