@@ -141,7 +141,7 @@ class EngineQueue(threading.Thread):
         return self._is_told_to_stop.is_set() or self._fatal is not None
 
     def _with_requests(self) -> UnitRunner | None:
-        return next((runner for runner in self._active if runner.has_requests), None)
+        return next((runner for runner in self._active if runner.pending), None)
 
     @contextlib.contextmanager
     def _giving_up(self, runners: Sequence[UnitRunner]) -> Iterator[None]:

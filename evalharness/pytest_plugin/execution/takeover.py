@@ -155,8 +155,6 @@ class InFlight:
         self._add(case_id, -1)
 
     def _add(self, case_id: str, number: int) -> None:
-        if self._path is None:
-            return
         with self._lock:
             if self._file < 0:
                 return

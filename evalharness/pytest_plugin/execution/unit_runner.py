@@ -1,6 +1,6 @@
 """Runs one work unit: makes its cases' requests, step by step, and passes each outcome to the journal and to the tests that wait.
 
-The next requests of all cases go to the engine together, as soon as it has room. Except for `is_done` and `close`, only the thread of
+The next requests of all cases go to the engine together, as soon as it has room. Except for `is_done` and `in_flight`, only the thread of
 `EngineQueue`, which runs several units on one engine, may use a `UnitRunner`.
 """
 
@@ -135,7 +135,7 @@ class UnitRunner:
         self._progress = progress
         self.results = UnitResults(len(work.module.variants), (case.id for case in work.cases), self._journal.read)
         isolation = work.takeover.isolation
-        self._pending = PendingRequests() if isolation is None else IsolatedRequests(isolation, self.results)
+        self.pending = PendingRequests() if isolation is None else IsolatedRequests(isolation, self.results)
         self._cases: list[CaseRequest] = []
         self._num_at_engine = 0
         self._state: Literal["new", "begun", "ended"] = "new"
@@ -152,23 +152,14 @@ class UnitRunner:
         return not self.is_alone and not self.work.module.plugins
 
     @property
-    def has_requests(self) -> bool:
-        """Whether requests of the unit wait for the engine."""
-        return bool(self._pending)
-
-    @property
     def is_done(self) -> bool:
         """Whether every request of the unit is answered or given up. For any thread."""
         return self._is_done.is_set()
 
     def _publish_if_done(self) -> None:
         """Tell other threads if the unit is done. Call it only when no case's own code is about to make more requests."""
-        if self._state == "ended" or (self._state == "begun" and not self._pending and not self._num_at_engine):
+        if self._state == "ended" or (self._state == "begun" and not self.pending and not self._num_at_engine):
             self._is_done.set()
-
-    def close(self) -> None:
-        """Remove the file of in-flight cases, once the engine's thread has ended or was given up."""
-        self.in_flight.close()
 
     def begin(self) -> None:
         """Make every case's first request. Idempotent."""
@@ -187,7 +178,7 @@ class UnitRunner:
         """End the unit; tests that still wait get the problem. `generation_s`: seconds of the engine's time, None if it broke."""
         if self._state != "ended":
             self._state = "ended"
-            self._pending.clear()
+            self.pending.clear()
             for case in self._cases:
                 case.close()
             self._publish_if_done()
@@ -226,14 +217,14 @@ class UnitRunner:
         if isinstance(made, Step):
             number, in_steps = len(case.steps) - 1, {} if recorded is None else recorded.in_steps
             for place, (request, options) in enumerate(zip(made.requests, made.options, strict=True)):
-                self._pending.add(PendingRequest(case, made, place, request, options, in_steps.get((number, place))))
+                self.pending.add(PendingRequest(case, made, place, request, options, in_steps.get((number, place))))
             return
         samples = {} if recorded is None else recorded.samples
         for sample, options in enumerate(self.work.module.options_for(case.case)):
             if isinstance(made, GenerationFailure):
                 self._finish(case, sample, made)
             else:
-                self._pending.add(PendingRequest(case, None, sample, made, options, samples.get(sample)))
+                self.pending.add(PendingRequest(case, None, sample, made, options, samples.get(sample)))
 
     def next_batch(self, is_over: Callable[[], bool]) -> tuple[list[PendingRequest], Sequence[Any]]:
         """Return the next requests for one call of the engine, and the plugins that act on them. Takes recorded outcomes at once.
@@ -241,7 +232,7 @@ class UnitRunner:
         The batch is empty if all pending requests were recorded. In crash isolation this waits for a test, or for `is_over()`.
         """
         batch = []
-        for pending in self._pending.take(is_over):
+        for pending in self.pending.take(is_over):
             if pending.known is None:
                 batch.append(pending)
             else:
@@ -249,7 +240,7 @@ class UnitRunner:
         plugins = self.work.module.plugins
         if plugins and (steps := [pending for pending in batch if pending.step is not None]):
             # Plugins act on the eval's questions only, so steps get a call of their own.
-            self._pending.put_back(pending for pending in batch if pending.step is None)
+            self.pending.put_back(pending for pending in batch if pending.step is None)
             batch, plugins = steps, ()
         self._num_at_engine += len(batch)
         self._publish_if_done()
@@ -258,7 +249,7 @@ class UnitRunner:
     def put_back(self, batch: Sequence[PendingRequest]) -> None:
         """Take back requests that were not generated."""
         self._num_at_engine -= len(batch)
-        self._pending.put_back(batch)
+        self.pending.put_back(batch)
 
     # Outcomes
 
