@@ -25,7 +25,7 @@ from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_w
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 from evalharness.pytest_plugin.outcomes import shorten
 from evalharness.report.text import duration_text, terminal_text
-from evalharness.runs.records import collector_paused
+from evalharness.runs.records import collector
 from evalharness.runs.schema import Row, RunFile
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Reporting:
         run_dir, crashes = self._state.context.run_dir, {**self.put_back, **self.crashes}
         try:
             run, rows = finish_run(self._config, exit_code=int(exitstatus), interrupted=ended or None, crashes=crashes)
-            with collector_paused():  # not around the eval's own functions
+            with collector(on=False):  # not around the eval's own functions
                 self.summary = self._write_reports(run, rows)
             add_to_junit_file(self._config, run)
             self.summary += _renewed_index(run_dir.parent)
