@@ -280,7 +280,7 @@ def completion_of(answer: Any, prompt: Prompt, *, tokenizer: Any, vocab_size: in
         if stopped_by == "id" and not set(token_ids) & set(prompt.plan.stop_token_ids):
             stopped_by = _unseen_end(choice, prompt.plan)
     else:
-        spelled = _text(choice) + (stop_string or "")
+        spelled = _whole_characters(_text(choice) + (stop_string or ""))
         token_ids = tuple(tokenizer.encode(spelled, add_special_tokens=False))
         if stopped_by == "id":
             token_ids += _end_ids(choice, prompt.plan, tokenizer)
@@ -293,6 +293,11 @@ def completion_of(answer: Any, prompt: Prompt, *, tokenizer: Any, vocab_size: in
         exact_ids=exact,
         num_completion_tokens=None if exact else _count(usage.get("completion_tokens")),
     )
+
+
+def _whole_characters(text: str) -> str:
+    """Return the text with a replacement character for each half of a surrogate pair, which JSON can hold and no tokenizer takes."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _check_ids(token_ids: Sequence[int], plan: SamplingPlan, vocab_size: int, stopped_by: str) -> None:
