@@ -26,6 +26,7 @@ REMOTE_CODE_FILES = (
     "video_preprocessor_config.json",
 )
 TEMPLATES = "additional_chat_templates"
+_TOKENIZERS = "*tokenizer*/*"  # processors with several keep the others in folders inside
 # What transformers and vLLM read of a folder without code of its own: settings, templates, and the vocabularies of all their tokenizers.
 # All safetensors, too: without an index, vLLM loads what it finds.
 _READ = frozenset(
@@ -111,7 +112,7 @@ def files_read(folder: Path) -> tuple[str, ...]:
     """
     if any((read_json(folder / name) or {}).get("auto_map") for name in REMOTE_CODE_FILES):
         return tuple(sorted(_all_files(folder, "", frozenset())))
-    files = [*folder.iterdir(), *(folder / TEMPLATES).glob("*.jinja")]
+    files = [*folder.iterdir(), *(folder / TEMPLATES).glob("*.jinja"), *folder.glob(_TOKENIZERS)]
     names = [file.relative_to(folder).as_posix() for file in files if file.suffix in _READ and file.is_file()]
     weights = find_weights(folder, allow_pickle=True).files
     return tuple(sorted({*weights, *(name for name in names if not _is_left(name, _LEFT_FILES))}))

@@ -21,6 +21,7 @@ OWN_CODE = {"config.json": {**CONFIG, "auto_map": {"AutoModel": "m.M"}}, "m.py":
 MORE: dict[str, Any] = {
     "additional_chat_templates/tools.jinja": "{{ tools }}",
     "chat_template.jinja": "{{ messages }}",
+    "decoder_tokenizer/tokenizer.json": {"model": {}},
     "generation_config.json": {"temperature": 0.6},
     "preprocessor_config.json": {"size": 1},
     "source.spm": b"pieces",

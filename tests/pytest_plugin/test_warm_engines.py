@@ -158,6 +158,9 @@ class FakeEngine:
     def close(self) -> None:
         self.closed += 1
 
+    def describe(self) -> dict[str, Any]:
+        return {}
+
 
 def spec(name: str, backend: str = "hf", dtype: str | None = None) -> EngineSpec:
     return EngineSpec(f"{backend}:{name}", backend, name, name, dtype=dtype)
@@ -232,6 +235,17 @@ class TestPool:
         with pytest.raises(CheckpointError, match="or removed"):
             pool.open(adapted)
         assert [each.closed for each in opened] == [0, 0, 1, 1]
+
+
+def test_cached_answers_are_of_one_version_of_each_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Any = FakeEngine()
+    run_config = resolve({}, {}, tmp_path)
+    before = engine_loading.cache_identity(spec("a"), run_config, engine)
+    assert before == engine_loading.cache_identity(spec("a"), run_config, engine)
+    monkeypatch.setattr(engine_loading, "installed_versions", lambda packages: dict.fromkeys(packages, "0"))
+    after = engine_loading.cache_identity(spec("a"), run_config, engine)
+    assert before != after
+    assert after["versions"].keys() >= {"evalharness", "peft", "pillow", "tokenizers"}
 
 
 def _weight(name: str, num_rows: int, num_columns: int) -> bytes:
