@@ -71,7 +71,7 @@ def _read_index(folder: Path, name: str) -> dict[str, tuple[str, ...]]:
         shards: dict[str, list[str]] = {}
         for tensor, shard in weight_map.items():
             shards.setdefault(shard, []).append(tensor)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error}); copy it again") from error
     if not shards:
         raise CheckpointError(f"{path} names no weights; copy it again")
@@ -113,7 +113,7 @@ def read_head(path: Path) -> dict[str, Any]:
             head = json.loads(file.read(length))
             end = max((tensor["data_offsets"][1] for tensor in tensors_of(head).values()), default=0)
             shapes_ok = all(isinstance(t["dtype"], str) and all(isinstance(n, int) for n in t["shape"]) for t in tensors_of(head).values())
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"the head of {path} is damaged ({type(error).__name__}); copy it again") from error
     if not shapes_ok:
         raise CheckpointError(f"the head of {path} is damaged (types or shapes); copy it again")
@@ -128,7 +128,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; it may have been written only in part") from error
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} must hold a JSON object, got {type(values).__name__}")

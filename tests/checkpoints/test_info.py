@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from evalharness.api.errors import CheckpointError
 from evalharness.checkpoints.discovery import find_models
 from evalharness.checkpoints.info import inspect_checkpoint, name_checkpoints
-from evalharness.checkpoints.weights import find_weights
+from evalharness.checkpoints.weights import find_weights, read_json
 
 CONFIG = {"model_type": "qwen3_vl", "architectures": ["Qwen3VL"], "vision_config": {}, "text_config": {"max_position_embeddings": 4096}}
 
@@ -226,3 +226,30 @@ def test_names_of_any_paths_are_unique_and_safe(paths: list[Path]) -> None:
     names = name_checkpoints(paths)
     assert len(set(names)) == len(names) == len(paths)
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names)
+
+
+DEEP = b"[" * 100_000
+_DEEP_HEAD = b'{"a":' + DEEP + b"}"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"config.json": DEEP},
+        {"config.json": b'{"text_config": {"a": ' + DEEP},
+        {"model.safetensors.index.json": DEEP},
+        {"model.safetensors": struct.pack("<Q", len(_DEEP_HEAD)) + _DEEP_HEAD},
+    ],
+    ids=["config", "inside", "index", "head"],
+)
+def test_json_that_is_nested_too_deeply_is_an_error_of_the_checkpoint(tmp_path: Path, files: dict[str, Any]) -> None:
+    weights = {} if "model.safetensors.index.json" in files else {"model.safetensors": safetensors("a")}
+    write(tmp_path, {"config.json": CONFIG, **weights, **files})
+    with pytest.raises(CheckpointError, match=r"cannot be read|is damaged"):
+        inspect_checkpoint(tmp_path)
+
+
+def test_any_json_of_a_checkpoint_that_is_nested_too_deeply_is_named(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_bytes(DEEP)
+    with pytest.raises(CheckpointError, match=r"generation_config.json cannot be read"):
+        read_json(tmp_path / "generation_config.json")
