@@ -24,6 +24,7 @@ class Targets:
         self._folder = folder
         self.modules: str | list[str] | None = self._words(settings, "target_modules")
         self.saved: str | list[str] | None = self._words(settings, "modules_to_save")
+        self._listed = frozenset(self.modules if isinstance(self.modules, list) else ())
         self._excluded = self._words(settings, "exclude_modules")
         self._layers_patterns = self._several(self._words(settings, "layers_pattern"))
         layers = settings.get("layers_to_transform")
@@ -60,14 +61,18 @@ class Targets:
         if isinstance(self._excluded, str):
             is_excluded = re.fullmatch(self._excluded, module) is not None
         else:
-            is_excluded = any(_ends(module, word) for word in self._excluded or ())
+            is_excluded = not set(self._excluded or ()).isdisjoint(_endings(module))
         if is_excluded or any(_lies_in(module, word) for word in self._several(self.saved)):
             return False
         if isinstance(self.modules, str):
             return self.modules == "all-linear" or re.fullmatch(self.modules, module) is not None
         if self.modules is None or module in self.modules:
             return True
-        return any(_ends(module, word) for word in self.modules) and (not self.layers or self.layer_of(module) in self.layers)
+        return self.is_one_of(module) and (not self.layers or self.layer_of(module) in self.layers)
+
+    def is_one_of(self, module: str) -> bool:
+        """Return whether a module's name ends with one of the listed words, whatever its layer."""
+        return not self._listed.isdisjoint(_endings(module))
 
     def layer_of(self, module: str) -> int | None:
         """Return the number of the layer that a module is in, by peft's rule."""
@@ -86,7 +91,7 @@ def check_targets(
     """
     known = {**{f"{module}.weight": base for module, base in adapted.items()}, **replaced}
     loaded = _loaded_names(known, base_shapes)
-    modules = {name.rpartition(".")[0] for name in loaded.values()}
+    modules = list(dict.fromkeys([*adapted, *(name.rpartition(".")[0] for name in loaded.values())]))  # those that patterns mean first
     linear = [name.removesuffix(".weight") for base, name in loaded.items() if len(base_shapes[base]) == 2 and name.endswith(".weight")]
     if stray := next((module for module in sorted(adapted) if not targets.names(module)), None):
         raise CheckpointError(f"{path} adapts {stray!r}, which adapter_config.json does not name; {_TWO}")
@@ -125,7 +130,7 @@ def _check_missing(
 def _check_existence(targets: Targets, modules: Iterable[str], path: Path) -> None:
     """Raise for a layer by number, or a whole pattern, that the base has not."""
     if isinstance(targets.modules, list):
-        layers = {targets.layer_of(module) for module in modules if any(_ends(module, word) for word in targets.modules)}
+        layers = {targets.layer_of(module) for module in modules if targets.is_one_of(module)} if targets.layers else set()
         if gone := [layer for layer in targets.layers if layer not in layers]:
             raise CheckpointError(f"layers_to_transform of adapter {path.parent} names layer {gone[0]}, which its base has not; {_NO_SUCH}")
     elif targets.modules is not None and not any(targets.names(module) for module in modules):
@@ -134,12 +139,14 @@ def _check_existence(targets: Targets, modules: Iterable[str], path: Path) -> No
 
 def _unknown(targets: Targets, modules: Iterable[str], path: Path) -> Iterator[str]:
     """Yield words that mean nothing in the base; raise for one that means a layer by its number."""
-    words = [("target_modules", word, re.escape(word)) for word in (targets.modules if isinstance(targets.modules, list) else ())]
-    words += [(key, pattern, pattern) for key, patterns in targets.patterns.items() for pattern in patterns]
-    for key, word, pattern in words:
-        fits = re.compile(rf"(.*\.)?({pattern})$")
-        if any(fits.match(module) for module in modules):
-            continue
+    endings = {ending for module in modules for ending in _endings(module)}
+    unknown = [("target_modules", word) for word in (targets.modules if isinstance(targets.modules, list) else ()) if word not in endings]
+    for key, patterns in targets.patterns.items():
+        for pattern in patterns:
+            fits = re.compile(rf"(.*\.)?({pattern})$")
+            if not any(fits.match(module) for module in modules):
+                unknown.append((key, pattern))
+    for key, word in unknown:
         if re.search(r"(^|\.)\d+(\.|$)", word.replace("\\.", ".")):
             raise CheckpointError(f"{key} of adapter {path.parent} names {word!r}, which its base has not; {_NO_SUCH}")
         yield f"{key} of adapter {path.parent} names {word!r}, which is nothing in its base"
@@ -173,8 +180,16 @@ def _kind(name: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name)
 
 
+def _endings(module: str) -> Iterator[str]:
+    """Yield a module's name and what is behind each of its dots."""
+    yield module
+    while "." in module:
+        module = module.partition(".")[2]
+        yield module
+
+
 def _ends(module: str, word: str) -> bool:
-    return module == word or module.endswith(f".{word}")
+    return word in _endings(module)
 
 
 def _lies_in(name: str, word: str) -> bool:
