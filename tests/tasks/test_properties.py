@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -330,14 +331,15 @@ RULES = {"G0": "每个站点需同时见到RRU与紧固件", "G1": "若紧固件
 def references_of(name: str) -> list[Any]:
     wire = {"类别": "电线", "捆扎": {"整齐": 1}}
     box = dense.DenseObject("bbox_2d", (1, 2, 30, 40), "类别=标签,文本=A")
-    return {
+    known: dict[str, list[Any]] = {
         "stage_a bbu": [{"统计": [wire], "备注": ["x"]}],
         "stage_a rru": [{"统计": [wire], "分组统计": {"1": 1}}],
         "dense": [(box,), ()],
         "stage_b": ["pass", "fail"],
         "json": [{"a": 1, "b": {"$set": [{"$text": "x"}]}, "统计[*].捆扎": {"$type": "array"}}],
         "tools": [[{"name": "say", "arguments": {"a": 1}}], []],
-    }[name]
+    }
+    return known[name]
 
 
 def everything_of(name: str, text: str) -> list[Any]:
@@ -365,10 +367,8 @@ def test_any_text_is_read_by_every_other_reader(text: str) -> None:
         calls = parse_tool_calls(text, OFFERED, format=format).calls
         assert json.dumps([call.to_json() for call in calls], allow_nan=False)
     for read in (partial(rule_proposals.read_proposal, text, RULES), partial(rule_proposals.read_reflection, text, RULES, ["g::pass"])):
-        try:
+        with suppress(ContractValueError, ContractTypeError):
             read()
-        except (ContractValueError, ContractTypeError):
-            pass
 
 
 LONG = ["[", '"', "'", ",", "<think>", "</think>", '{"a":1},', '[{"a":1},', '{"object_1": {"desc": "a,b"', '"a\\"', "say(a=1)\n"]
