@@ -27,7 +27,7 @@ VALUES = [("text", 'a </x> {[(\n"b" 中\u2028'), ("n", "-5"), ("on", "true"), ("
 QWEN = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in VALUES)
 GLM = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in VALUES)
 DSML = "".join(f'<｜DSML｜parameter name="{k}" string="{str(k == "text").lower()}">{v}</｜DSML｜parameter>\n' for k, v in VALUES)
-GEMMA = '{text:<|"|>a, b:}<|"|>,n:-5,on:true,parts:[1,[<|"|>x<|"|>,{}]]}'
+GEMMA = '{text:<|"|>a, b:}<|"|>,n:-5,on:true,parts:[<|"|>1<|"|>,[<|"|>x<|"|>,{}]]}'  # vLLM reads numbers in lists as texts
 
 TEXTS = [
     (
@@ -60,8 +60,8 @@ TEXTS = [
     ("olmo3", "<function_calls>say(text='x, y=(1', n=-5)\nsay(n=1)</function_calls>"),
     ("llama3_json", f'{{"name": "say", "parameters": {J}}}'),
     ("llama3_json", '<|python_tag|>{"name": "say", "parameters": {"n": 1}}; {"name": "say", "parameters": {"n": 2}}'),
-    ("mistral", f"Hi[TOOL_CALLS]{LISTED}"),
-    ("phi4_mini_json", f"functools{LISTED}"),
+    ("mistral", f'Hi[TOOL_CALLS]say{J}[TOOL_CALLS]say{{"n": 1}}'),
+    ("phi4_mini_json", 'functools[{"name": "say", "arguments": {"text": "a"}}]'),  # vLLM's ends at the first bracket
     ("jamba", f"<tool_calls>{LISTED}</tool_calls>"),
     ("hunyuan_a13b", f"<tool_calls>{LISTED}</tool_calls>"),
     ("internlm", f'Hi<|action_start|><|plugin|>\n{{"name": "say", "parameters": {J}}}<|action_end|>'),
