@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from evalharness.analysis.gates import BUILT_IN_METRICS, was_judged
 from evalharness.api.cases import EngineComparison, OutputTarget, folder_name
-from evalharness.api.checks import excerpt, plain_number
+from evalharness.api.checks import any_text, excerpt, plain_number, shown
 from evalharness.config import RunConfig
 from evalharness.runs.schema import Aggregate, EngineEntry, GateVerdict, OutputFile, Row, TableEntry
 
@@ -29,7 +29,7 @@ def noting_failure(where: str, problems: list[str], what: str = "failed") -> Ite
     except _NoTable as problem:
         problems.append(f"{where} gave no tables: {problem}")
     except BaseException as error:  # SystemExit and pytest's outcomes are no `Exception`s
-        problems.append(f"{where} {what}: {type(error).__name__}: {error}")
+        problems.append(f"{where} {what}: {type(error).__name__}: {any_text(error)}")
 
 
 class _NoTable(Exception):
@@ -74,26 +74,30 @@ def aggregate_rows(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems
             assert functions.aggregate is not None
             where = f"{functions.path}: aggregate for {test} on {engine}"
             with noting_failure(where, problems):
-                metrics = _numbers(functions.aggregate(judged))
-                values += _metric_entries(metrics, functions.name, test, engine, where, problems)
+                values += _metric_entries(functions.aggregate(judged), functions.name, test, engine, where, problems)
     return values
 
 
-def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {str(name): float(value) for name, value in metrics.items()}
-
-
 def _metric_entries(
-    metrics: Mapping[str, float], eval_name: str, test: str, engine: str, where: str, problems: list[str]
+    metrics: Mapping[str, float | None], eval_name: str, test: str, engine: str, where: str, problems: list[str]
 ) -> Iterator[Aggregate]:
-    """Yield the finite metrics that do not have the name of a rate; the others become `problems`."""
-    for name, value in metrics.items():
+    """Yield the finite metrics that do not have the name of a rate; the others become `problems`, but None, which is no value."""
+    for key, given in metrics.items():
+        name, value = str(key), _finite(given)
         if name in BUILT_IN_METRICS:
             problems.append(f"{where} gave {name!r}, the name of a rate that every test has; left out, give it another name")
-        elif math.isfinite(value):
+        elif value is not None:
             yield {"eval": eval_name, "test": test, "engine": engine, "metric": name, "value": value}
-        else:
-            problems.append(f"{where} gave {name}={value}; left out")
+        elif given is not None:
+            problems.append(f"{where} gave {name}={shown(given)}, which is no finite number; left out")
+
+
+def _finite(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last is torch's, for a tensor of several
+        return None
+    return number if math.isfinite(number) else None
 
 
 def table_entries(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[TableEntry]:
@@ -118,7 +122,7 @@ def _checked_tables(tables: Mapping[str, Table], eval_name: str, test: str, engi
 
 
 def _shown(value: object) -> str:
-    return excerpt(repr(value), 2000, count_rest=True)
+    return excerpt(shown(value), 2000, count_rest=True)
 
 
 def _line(title: str, line: Any) -> dict[str, Any]:
@@ -176,12 +180,12 @@ def across_engines(
                 with noting_failure(where, problems):
                     result = functions.across(compared, {engine: facts[engine] for engine in group})
                     comparison = result if isinstance(result, EngineComparison) else EngineComparison(result)
-                    metrics = {str(engine): _numbers(each) for engine, each in comparison.metrics.items()}
                     remarks = {(functions.name, test, engine): str(remark) for engine, remark in comparison.remarks.items()}
                     results.remarks.update(remarks)
-                    for engine, each in metrics.items():
+                    for engine, each in comparison.metrics.items():
                         if engine in group:
-                            results.aggregates.extend(_metric_entries(each, functions.name, test, engine, where, problems))
+                            with noting_failure(where, problems):
+                                results.aggregates.extend(_metric_entries(each, functions.name, test, engine, where, problems))
                         else:
                             problems.append(f"{where} gave metrics of {engine!r}, which is none of these engines; left out")
                     for engine in group:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from evalharness.analysis.gates import Gate, RegressionGate, evaluate_gate, parse_gate
-from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError
+from evalharness.api.checks import first_names
+from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.runs.run_file import find_latest, is_latest
 from evalharness.runs.samples import count_outcomes, eval_entries
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
@@ -44,6 +45,14 @@ def find_baseline(wanted: str, *, root: Path, base: Path, report_dir: Path) -> P
     return base / wanted if is_path else root / BASELINE_FOLDER / f"{wanted}.json"
 
 
+def why_absent(baseline: Path) -> str:
+    """Return what to say of a baseline that does not exist: what was probably meant, which there are, and how to make it."""
+    there = sorted(path.stem for path in baseline.parent.glob("*.json"))
+    known = f"; there are: {first_names(there, 10)}" if there else ""
+    meant = did_you_mean(baseline.stem, there).rstrip("?")
+    return f"baseline {baseline} does not exist{meant}{known}; create it with: evalharness bless RUN_DIR {baseline.stem}"
+
+
 def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str) -> GateVerdict:
     """Return a verdict; `passed` is None for a gate without a baseline, which neither passes nor fails."""
     return {
@@ -59,12 +68,16 @@ def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str) 
 
 
 class RegressionJudge:
-    """Judges the gates of a run against one baseline; `run` holds run.json's engines, versions and options."""
+    """Judges the gates of a run against one baseline; `run` holds run.json's engines, evals, versions and options.
 
-    def __init__(self, baseline: Path | None, run: RunFile, problem: str | None = None) -> None:
+    `anyway`: a baseline that was asked or judged otherwise is taken all the same, with a note.
+    """
+
+    def __init__(self, baseline: Path | None, run: RunFile, problem: str | None = None, *, anyway: bool = False) -> None:
         self._baseline = baseline
         self._run = run
         self._problem = problem
+        self._anyway = anyway
         self._side = cache(self._read)
 
     def __call__(self, gate: RegressionGate, engine: str, rows: Sequence[Row], incomplete: str | None) -> GateVerdict:
@@ -82,7 +95,9 @@ class RegressionJudge:
         common = {key: sheet for key, sheet in base.sheets.items() if key in candidate.sheets}
         base = replace(base, sheets=common or base.sheets)
         try:
-            comparison = compare(base, candidate, only=gate.metrics)
+            comparison = compare(
+                base, candidate, only=gate.metrics, anyway=self._anyway, go_on="take it all the same with --accept-changes"
+            )
         except EvalHarnessError as error:
             return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
         return _judged(gate, comparison, len(rows))
@@ -94,7 +109,7 @@ class RegressionJudge:
         if self._baseline is None:
             return self._problem or "there is no baseline"
         if not self._baseline.exists():
-            return f"baseline {self._baseline} does not exist; create it with: evalharness bless RUN_DIR {self._baseline.stem}"
+            return why_absent(self._baseline)
         try:
             return read_side(str(self._baseline), prefer=engine)
         except EvalHarnessError as error:

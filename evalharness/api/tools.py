@@ -41,6 +41,8 @@ def read_tools(tools: Sequence[Tool | Mapping[str, Any]]) -> tuple[Tool, ...]:
 
     Raises `ContractTypeError` or `ContractValueError` naming the tool; two tools with the same name are refused.
     """
+    if type(tools) is tuple and not tools:  # most requests
+        return ()
     check_sequence("tools", tools, "tools")
     checked = tuple(_read_tool(f"tools[{position}]", tool) for position, tool in enumerate(tools))
     names = [tool.name for tool in checked]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from evalharness.api.checks import any_text
 from evalharness.api.errors import RequestError, RequestsFailed
 from evalharness.api.hooks import GenerationPlugin, postprocess_text
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
@@ -160,7 +161,7 @@ def _may_be_kept(outcome: Outcome) -> bool:
 
 
 def _error(doing: str, error: Exception) -> GenerationFailure:
-    return GenerationFailure("error", f"{doing} failed: {type(error).__name__}: {error}", error)
+    return GenerationFailure("error", f"{doing} failed: {type(error).__name__}: {any_text(error)}", error)
 
 
 def _result_of(prepared: PreparedRequest, completion: Completion, job: Job, plugins: Sequence[GenerationPlugin]) -> GenerationResult:

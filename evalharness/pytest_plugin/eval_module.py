@@ -24,6 +24,8 @@ from evalharness.config import RunConfig
 from evalharness.config.options import DECODING, cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
+from evalharness.pytest_plugin.execution.units import misread
+from evalharness.runs.records import collector
 
 
 class CasesNotLoaded(Exception):
@@ -45,7 +47,7 @@ def load_cases(
         raise ConfigError(f"{where}: {error}; `cases` is called with one argument, the data folder or None") from None
     except ValueError:
         pass  # some builtins have no signature
-    with _noting_warnings() as warned:
+    with _noting_warnings() as warned, collector(on=True):  # while tests are made it is off, but this may read gigabytes
         try:
             loaded = load(data_dir)
         except SystemExit as error:  # would end pytest at once, maybe with a green exit code
@@ -149,8 +151,11 @@ def _derived_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big") % 2**31
 
 
-def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> EvalModule:
-    """Return the eval that a marker describes, its cases loaded; raises `ConfigError` or `CasesNotLoaded`."""
+def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: Path | None = None) -> EvalModule:
+    """Return the eval that a marker describes, its cases loaded; raises `ConfigError` or `CasesNotLoaded`.
+
+    `path` is what node ids say of it, which is not the path of its `file` if that is outside of rootdir.
+    """
     given = dict(marker.kwargs)
     if marker.args:
         raise ConfigError(f"{path}: the eval marker takes keywords only: {', '.join(_KEYWORDS)}")
@@ -167,7 +172,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
     for key in _LATE:
         if given.get(key) is not None and not callable(given[key]):
             raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
-    name = Path(path).stem.removeprefix("test_")
+    name = (file or Path(path)).stem.removeprefix("test_")
     cases, notices, no_data = _cases(given, path, run, root)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
@@ -366,9 +371,9 @@ def stand_in(metafunc: pytest.Metafunc, error: Exception) -> None:
     _parametrize_once(metafunc, _Unloaded(error), "no-cases")
 
 
-def report_unloaded(session: pytest.Session) -> None:
-    """Report a collection error for each module that still has such a test, and take these tests out of the session."""
-    standing = {item: error for item in session.items if (error := _error_of(item)) is not None}
+def report_unloaded(session: pytest.Session, engine_ids: Sequence[str]) -> None:
+    """Report a collection error for each module that still has such a test, or one with a misleading id, and take these tests out."""
+    standing = {item: error for item in session.items if (error := _error_of(item) or misread(item, engine_ids)) is not None}
     if standing:
         session.items[:] = [item for item in session.items if item not in standing]
     for module, error in {item.getparent(pytest.Module): error for item, error in standing.items()}.items():

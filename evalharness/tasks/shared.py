@@ -90,7 +90,7 @@ def read_lines(path: Path | str, *, name: str = "", error: type[EvalHarnessError
     """
     try:
         # Not splitlines: a text may hold other line ends as they are.
-        lines = Path(path).read_bytes().decode("utf-8").split("\n")
+        lines = Path(path).read_bytes().decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as problem:
         raise error(f"{path} cannot be read: {problem}") from problem
     for number, line in enumerate(lines, start=1):

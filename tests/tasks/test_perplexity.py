@@ -75,7 +75,7 @@ def test_photos_of_stage_a_are_asked_as_stage_a_asks_and_answered_by_their_refer
     for case in cases[::20]:
         asked, original = perplexity.request(case), stage_a.request(originals[case.id])
         assert isinstance(asked.prompt, VlmGenerationRequest)
-        assert images_of(asked).sources == tuple(map(str, images_of(original).sources))
+        assert images_of(asked.prompt).sources == tuple(map(str, images_of(original).sources))
         assert stage_a.parse_summary(case.reference, originals[case.id].domain).valid
         assert [part.get("text") for part in asked.prompt.messages[1]["content"]] == [
             part.get("text") for part in original.messages[1]["content"]

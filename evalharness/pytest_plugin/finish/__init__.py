@@ -21,7 +21,7 @@ from evalharness.runs.command_line import shown_command
 from evalharness.runs.files import RunLock
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import environment_facts, utc_now, write_run_file
-from evalharness.runs.samples import write_rows
+from evalharness.runs.samples import eval_entries, write_rows
 from evalharness.runs.schema import BaselineFacts, EvalLine, GateVerdict, Row, RunFile
 from evalharness.runs.workers import engine_entries
 
@@ -89,7 +89,8 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     baseline, no_regression = at_start.get("baseline"), None
     if baseline is not None:
         path = Path(baseline["path"]) if baseline["path"] else None
-        no_regression = RegressionJudge(path, {**at_start, "engines": entries}, baseline["problem"])
+        facts: RunFile = {**at_start, "engines": entries, "evals": eval_entries(records)}
+        no_regression = RegressionJudge(path, facts, baseline["problem"], anyway=context.run.accept_changes)
     why_not_run = interrupted or origin.why_not_run
     judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression)
     across.remark(judged["gates"])
@@ -131,10 +132,17 @@ def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], proble
 
 
 def _imported_marker(config: pytest.Config, path: str) -> Mapping[str, Any]:
-    module = import_module(config.stash[STATE].context.root / path, config)  # as the workers did, so its own imports work here too
+    module = import_module(_file_of(config, path), config)  # as the workers did, so its own imports work here too
     # The markers of the module itself, then those of its classes and functions.
     holders = (module, *(value for value in vars(module).values() if isinstance(value, (type, FunctionType))))
     return next((mark.kwargs for holder in holders for mark in marks_of(holder) if mark.name == "eval"), {})
+
+
+def _file_of(config: pytest.Config, path: str) -> Path:
+    """Return the file of a module by what node ids say of it: below rootdir, or below an argument of the command line that is not."""
+    inside = config.stash[STATE].context.root / path
+    outside = (config.invocation_params.dir / argument.partition("::")[0] / path for argument in config.args)
+    return next((file for file in (inside, *outside) if file.is_file()), inside)
 
 
 def _exit_code(code: int, gates: Sequence[GateVerdict], *, is_broken: bool) -> int:
