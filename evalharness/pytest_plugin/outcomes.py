@@ -31,6 +31,10 @@ _NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeou
 _MAX_PROBLEM_CHARS = 2000  # only the assertion's message: the generation itself is in the row
 
 
+CANNOT_GO_ON = "the run cannot go on"
+"""In the reason why a session ends that could not record its results."""
+
+
 class InvalidSample(Failed):
     """The case of an ungated test cannot be run: the test fails, without a traceback."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from evalharness.api.errors import EvalHarnessError, RecordError
+from evalharness.api.temporary import OwnFolder
 from evalharness.hardware.devices import MASK
 from evalharness.pytest_plugin.distributed._xdist_internals import process_id, stop_reason
 from evalharness.pytest_plugin.distributed.crashes import Crashes
@@ -34,7 +34,7 @@ class Controller:
         self._crashes: Crashes | None = None
         self._scheduler: DeferredScheduler | None = None
         self._watch: Watch | None = None
-        self._signs: TemporaryDirectory[str] | None = None
+        self._signs: OwnFolder | None = None
         """The folder of workers' signs of life: on this machine, whatever file system has the reports."""
 
     @pytest.hookimpl(optionalhook=True)
@@ -62,8 +62,8 @@ class Controller:
 
     def _signs_of(self, node: Any) -> Path:
         if self._signs is None:
-            self._signs = TemporaryDirectory(prefix="evalharness-signs-")
-        return Path(self._signs.name) / node.gateway.id
+            self._signs = OwnFolder("signs")
+        return self._signs.path / node.gateway.id
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> DeferredScheduler | None:
@@ -114,7 +114,7 @@ class Controller:
         if self._watch is not None:
             self._watch.stop()
         if self._signs is not None:
-            self._signs.cleanup()
+            self._signs.remove()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Note that a worker begins a test."""
@@ -162,6 +162,7 @@ class Controller:
                 f"--dist {config.getoption('dist')} cannot run evals: they are handed out in work units; leave --dist out, -n alone does it"
             )
         refuse_unplanned(config, state.context.run, state.context.num_workers)
+        config.stash[REPORTING].signals.take()
         try:
             start_run(state)
         except RecordError as error:
