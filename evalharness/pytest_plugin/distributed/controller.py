@@ -12,7 +12,7 @@ import pytest
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.temporary import OwnFolder
 from evalharness.hardware.devices import MASK
-from evalharness.pytest_plugin.distributed._xdist_internals import process_id, stop_reason
+from evalharness.pytest_plugin.distributed._xdist_internals import process_id, start_again_what_dies_starting, stop_reason
 from evalharness.pytest_plugin.distributed.crashes import Crashes
 from evalharness.pytest_plugin.distributed.gpus import give_cards_to_workers, refuse_unplanned
 from evalharness.pytest_plugin.distributed.heartbeat import Watch, WatchedWorker
@@ -34,13 +34,26 @@ class Controller:
         self._crashes: Crashes | None = None
         self._scheduler: DeferredScheduler | None = None
         self._watch: Watch | None = None
+        self._problems_at_start: list[str] = []
+        """Of workers that died before there was a run."""
         self._signs: OwnFolder | None = None
         """The folder of workers' signs of life: on this machine, whatever file system has the reports."""
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[Any]) -> None:
-        """Give each worker its GPUs."""
+        """Give each worker its GPUs, and replace those that die before they have begun."""
         give_cards_to_workers(config, specs)
+        start_again_what_dies_starting(config, self._died_starting)
+
+    def _died_starting(self, problem: str) -> None:
+        self._problems_at_start.append(problem)
+        if self._state.has_started_run:
+            self._note_problems_at_start()
+
+    def _note_problems_at_start(self) -> None:
+        for problem in self._problems_at_start:
+            self._state.context.journal.write("problem", {"problem": problem})
+        self._problems_at_start.clear()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -165,6 +178,7 @@ class Controller:
         config.stash[REPORTING].signals.take()
         try:
             start_run(state)
+            self._note_problems_at_start()
         except RecordError as error:
             raise pytest.UsageError(str(error)) from error
         config.stash[REPORTING].progress = Progress(config, state.execution)

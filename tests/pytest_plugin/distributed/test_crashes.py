@@ -326,3 +326,40 @@ FakeBackend._complete, FakeBackend.close = noted, close
         run = project.write(conftest=self.CONFTEST.replace("PATIENCE", "60"), test_a=self.TEST).run("-x", "-s", apart=True)
         assert run.facts["problems"] == []
         assert "closed with []" in run.output
+
+
+KILLED_AT_START = """
+import os, signal, sys, threading, time
+
+def die():
+    try:
+        os.unlink({marker!r})
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def die_later():
+    while "execnet.gateway_base" not in sys.modules:
+        time.sleep(0.001)
+    die()
+
+if any("stdin.readline" in argument for argument in sys.orig_argv):
+    {how}
+"""
+
+
+@pytest.mark.parametrize("how", ["die()", "threading.Thread(target=die_later, daemon=True).start()"], ids=["at once", "a moment later"])
+@pytest.mark.slow
+def test_a_worker_killed_while_it_starts_is_replaced(project: Project, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    (project.root / "site").mkdir()
+    (project.root / "marker").touch()
+    source = KILLED_AT_START.format(marker=str(project.root / "marker"), how=how)
+    (project.root / "site" / "sitecustomize.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", f"{project.root / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run(mode="n2")
+    assert not (project.root / "marker").exists(), "a worker was to be killed"
+    assert "INTERNALERROR" not in run.output
+    assert run.counts == {"pass": 4}
+    assert run.exit_code == BROKEN, "every death is a problem of the run"
+    [problem] = run.facts["problems"]
+    assert "while it started" in problem
