@@ -117,10 +117,13 @@ class Controller:
         if self._watch is not None:
             self._watch.remove(node.gateway.id)
         died = error is not None and not hasattr(node, "workeroutput")
-        if died and self._crashes is not None and self._state.has_started_run:
-            assert self._scheduler is not None
-            if not self._scheduler.has_work(node):
-                self._crashes.died_without_work(node.gateway.id)
+        if not died or self._crashes is None:
+            return
+        assert self._scheduler is not None
+        if not self._state.has_started_run:
+            self._problems_at_start.append(f"worker {node.gateway.id} died before any had collected its tests; another one takes its place")
+        elif not self._scheduler.has_work(node):
+            self._crashes.died_without_work(node.gateway.id)
 
     def pytest_unconfigure(self) -> None:
         """Stop watching."""

@@ -363,3 +363,23 @@ def test_a_worker_killed_while_it_starts_is_replaced(project: Project, monkeypat
     assert run.exit_code == BROKEN, "every death is a problem of the run"
     [problem] = run.facts["problems"]
     assert "while it started" in problem
+
+
+@pytest.mark.slow
+def test_a_worker_killed_before_the_run_begins_is_replaced_and_a_problem_of_the_run(project: Project) -> None:
+    kill = """
+import os, signal
+
+def pytest_collection_modifyitems():
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        try:
+            os.unlink("marker")
+        except FileNotFoundError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    (project.root / "marker").touch()
+    run = project.write(test_a=MARK + "def test_s(case, generation): pass\n", conftest=kill).run(mode="n2")
+    assert (run.counts, run.exit_code) == ({"pass": 4}, BROKEN)
+    [problem] = run.facts["problems"]
+    assert re.fullmatch(r"worker gw\d died .*", problem)
