@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from evalharness.api.errors import ConfigError
-from evalharness.runs.schema import GateVerdict, Row, generations_of
+from evalharness.runs.schema import JUDGED, GateVerdict, Row, generations_of
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -30,10 +30,6 @@ DIRECTIONS = ("higher", "lower", "none")
 
 _NO_REGRESSION = re.compile(r"\s*no_regression\s*(?:\(([^()]*)\))?\s*")
 _METRIC = re.compile(r"[A-Za-z_][\w.@^/-]*")
-
-
-JUDGED = ("pass", "miss", "fail")
-"""Outcomes that say something about the checkpoint: infrastructure failures and invalid cases are never scores."""
 
 
 def was_judged(row: Row) -> bool:

@@ -68,12 +68,16 @@ def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str) 
 
 
 class RegressionJudge:
-    """Judges the gates of a run against one baseline; `run` holds run.json's engines, versions and options."""
+    """Judges the gates of a run against one baseline; `run` holds run.json's engines, evals, versions and options.
 
-    def __init__(self, baseline: Path | None, run: RunFile, problem: str | None = None) -> None:
+    `anyway`: a baseline that was asked or judged otherwise is taken all the same, with a note.
+    """
+
+    def __init__(self, baseline: Path | None, run: RunFile, problem: str | None = None, *, anyway: bool = False) -> None:
         self._baseline = baseline
         self._run = run
         self._problem = problem
+        self._anyway = anyway
         self._side = cache(self._read)
 
     def __call__(self, gate: RegressionGate, engine: str, rows: Sequence[Row], incomplete: str | None) -> GateVerdict:
@@ -91,7 +95,9 @@ class RegressionJudge:
         common = {key: sheet for key, sheet in base.sheets.items() if key in candidate.sheets}
         base = replace(base, sheets=common or base.sheets)
         try:
-            comparison = compare(base, candidate, only=gate.metrics)
+            comparison = compare(
+                base, candidate, only=gate.metrics, anyway=self._anyway, go_on="take it all the same with --accept-changes"
+            )
         except EvalHarnessError as error:
             return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
         return _judged(gate, comparison, len(rows))

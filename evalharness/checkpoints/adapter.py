@@ -9,8 +9,6 @@ does not fit is refused before an engine is started. What this sum does not say 
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import math
 import re
 import struct
@@ -21,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import CheckpointError, nearest_folder
-from evalharness.checkpoints.weights import read_head, read_json, tensors_of
+from evalharness.checkpoints.identity import fingerprint_adapter
+from evalharness.checkpoints.weights import ADAPTER_WEIGHTS, read_head, read_json, tensors_of
 
 MERGE = "merge it into its base (peft's merge_and_unload) and give that folder"
 # Each changes the sum above, or what is adapted.
@@ -88,7 +87,6 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _USUAL_SCALING = (1 / 16, 16.0)
 # Where the model's own name for a weight and the checkpoint's differ, it is in these parts.
@@ -270,18 +268,6 @@ def _check_targets(settings: Mapping[str, Any], pairs: Iterable[str], whole: Ite
                 raise CheckpointError(
                     f"{key} of adapter {path.parent} names {missing[0]!r}, but {path.name} has no weights for it; copy it again"
                 )
-
-
-def fingerprint_adapter(folder: Path) -> str:
-    """Return the SHA-256 (hex) of settings and weights that tells an adapter from others, wherever it and its base lie."""
-    settings = read_settings(folder)
-    # Where the base lies says nothing of what it is.
-    lasting = {key: value for key, value in settings.items() if key != "base_model_name_or_path"}
-    digest = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode())
-    with (folder / ADAPTER_WEIGHTS).open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _oddities(folder: Path, weights: Sequence[LoraWeight], replaced: Mapping[str, str]) -> Iterable[str]:

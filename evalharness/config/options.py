@@ -257,6 +257,12 @@ class RunConfig:
         "Continue a run that was interrupted or has errors, with its own options and stored generations (default: start a new run)",
         metavar="RUN_ID",
     )
+    accept_changes: bool = option(
+        _FLAG,
+        "Go on although references or code of an eval have changed since the run that is resumed, or since the baseline, with a note "
+        "(default: off, such a run or gate is refused)",
+        default=False,
+    )
     report_dir: Path = option(_FOLDER, "Folder that gets one folder per run", default=Path("reports"))
     baseline: str | None = option(
         Text(r"\S(.*\S)?", legal="the name of a baseline, a path, latest, or latest~1"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.api.errors import CapabilityError, RequestError, UnsupportedOption
 from evalharness.api.hooks import GenerationPlugin, RequestType, refuse_missing_hooks, refuse_misspelt_hooks
@@ -78,8 +78,7 @@ def has_images(request: Request) -> bool:
     return isinstance(chat_of(request), VlmGenerationRequest)
 
 
-@dataclass(frozen=True)
-class JobRequest:
+class JobRequest(NamedTuple):
     """A request at its position in the call; `options` as its backend honours them, without those that are `ignored`."""
 
     position: int
@@ -91,7 +90,7 @@ class JobRequest:
     def prepare(self) -> PreparedRequest:
         """Return the prompt; `RequestError` if there can be none."""
         prepared = self.builder.build(self.position, self.request, self.options)
-        return replace(prepared, ignored=self.ignored) if self.ignored else prepared
+        return prepared._replace(ignored=self.ignored) if self.ignored else prepared
 
 
 @dataclass(frozen=True)

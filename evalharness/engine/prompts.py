@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from evalharness.api import images
 from evalharness.api.errors import ConfigError, ImageError, RequestError, UnsupportedOption
@@ -102,8 +102,7 @@ def check_options(options: GenerationOptions) -> None:
 _SEED_LIMIT = 2**31  # what torch, vLLM and HTTP servers all take
 
 
-@dataclass(frozen=True)
-class PreparedRequest:
+class PreparedRequest(NamedTuple):
     """A prompt with everything needed to turn its completion into a result.
 
     `response_text`: the text of a given response, unchanged. `ignored`: the options that its backend cannot honour.
@@ -130,8 +129,8 @@ class PromptBuilder:
 
     def build(self, index: int, request: Request, options: GenerationOptions) -> PreparedRequest:
         """Return the prompt of one request; raises `RequestError` if it cannot be run."""
-        request_images = images_of(request)
         chat = chat_of(request)
+        request_images = images_of(chat)
         text, token_ids = self._rendered(chat, request_images) if chat is not None else self._without_chat(request)
         self._check_placeholders(text, request_images)
         num_tokens = self._num_tokens(token_ids, request_images)
@@ -154,7 +153,7 @@ class PromptBuilder:
         """Refuse a prompt without ids, and ids that no embedding has: they would crash a GPU."""
         if not token_ids and response is None:
             raise RequestError("the prompt has no tokens")
-        vocab_size, largest = self._backend.capabilities.vocab_size, max(max(ids, default=0) for ids in (token_ids, response or ()))
+        vocab_size, largest = self._backend.capabilities.vocab_size, max((*token_ids, *(response or ())), default=0)
         if vocab_size is not None and largest >= vocab_size:
             raise RequestError(f"there is token id {largest}; the model's vocabulary ends at {vocab_size - 1}")
 

@@ -19,7 +19,7 @@ from evalharness.api.thinking import Thinking, num_thought
 from evalharness.backends.base import Completion, Prompt
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.jobs import Job
-from evalharness.engine.prompts import PreparedRequest, prompt_sha256
+from evalharness.engine.prompts import PreparedRequest, prompt_sha256, text_of_ids
 from evalharness.engine.stop_policy import Ending, finish
 
 
@@ -192,7 +192,18 @@ def _result_of(prepared: PreparedRequest, completion: Completion, job: Job, plug
         images=_image_facts(prepared, completion),
         exact_ids=completion.exact_ids,
         thinking=_thinking(prepared, completion, ending, job.backend.tokenizer, plugins),
+        num_bytes_scored=_num_bytes_scored(prepared.response_text, ending, logprobs, job.backend.tokenizer),
     )
+
+
+def _num_bytes_scored(response: str | None, ending: Ending, logprobs: Sequence[float | None] | None, tokenizer: Any) -> int | None:
+    """Return the bytes of a scored response that its log-probabilities are of: the first token of a text has none."""
+    if ending.finish_reason != "scored" or logprobs is None:
+        return None
+    num_without = next((place for place, value in enumerate(logprobs) if value is not None), len(logprobs))
+    unscored = text_of_ids(ending.token_ids[:num_without], tokenizer) if num_without else ""
+    num_bytes = len((ending.text if response is None else response).encode("utf-8", "surrogatepass"))
+    return max(0, num_bytes - len(unscored.encode("utf-8", "surrogatepass")))
 
 
 def _thinking(

@@ -181,18 +181,11 @@ class FixturePrefill:
             if engine is not None:
                 values["engine"] = engine
 
-    def awaits_generations(self, item: pytest.Function) -> bool:
-        """Return whether the test takes its generations and they are not set yet."""
-        values = item.funcargs
-        return any(name in values and values[name] is None for name in _GENERATED)
+    def awaited(self, item: pytest.Function) -> list[str]:
+        """Return the fixtures whose place waits for the test's generations."""
+        return [name for name in _GENERATED if item.funcargs.get(name, "") is None]
 
     def fill_generations(self, item: pytest.Function, results: list[GenerationResult], steps: Callable[[], Any]) -> None:
         """Set the generations."""
-        values = item.funcargs
-        wanted = [name for name in _GENERATED if name in values and values[name] is None]
-        if "generations" in wanted:
-            values["generations"] = results
-        if "generation" in wanted:
-            values["generation"] = results[0]
-        if "steps" in wanted:
-            values["steps"] = steps()
+        for name in self.awaited(item):
+            item.funcargs[name] = steps() if name == "steps" else results if name == "generations" else results[0]

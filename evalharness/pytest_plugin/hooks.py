@@ -31,6 +31,7 @@ from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Pro
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
+from evalharness.runs.records import collector_paused
 
 
 class RunningTests:
@@ -55,7 +56,7 @@ class RunningTests:
             raise stop_for(item.session, error) from None
         self._prefill.prefill(item, record)
         yield
-        if self._prefill.awaits_generations(item):
+        if self._prefill.awaited(item):
             engine: Any = item.funcargs["engine"]
             try:
                 outcomes = execution.wait_for_outcomes(record, engine)
@@ -127,6 +128,11 @@ class RunningTests:
             _attach(item, record, report, state.execution.progress.take_new_tokens())
         return report
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """Spare pytest's second look for garbage the reports of all tests: its first one has just been."""
+        gc.freeze()
+
 
 def _let_pass(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:
     """Change the report of a failed assertion that no test function let through: a subtest's, or one that a plugin collected."""
@@ -177,7 +183,8 @@ def pytest_configure(config: pytest.Config) -> None:
         cards = None if given["cards"] is None else tuple(given["cards"])
         state = _session(RunContext(run, config.rootpath, worker, given["num_workers"], resumed, cards), engines)
     else:
-        num_workers = _num_workers(config)
+        in_workers = config.getoption("dist", "no") != "no" and not runs_nothing(config)
+        num_workers = num_workers_of(config) if in_workers else 0
         if num_workers:
             check_expressions(config)
         run, resumed, lock = _options(config)
@@ -222,11 +229,11 @@ def _given(config: pytest.Config) -> Any:
     return getattr(config, "workerinput", {}).get("evalharness")
 
 
-def _num_workers(config: pytest.Config) -> int:
-    """Return how many processes xdist will start, 0 where tests run in this one."""
-    if config.getoption("dist", "no") == "no" or runs_nothing(config):
-        return 0
-    return num_workers_of(config)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without rounds of the garbage collector: each would look at all tests and cases so far, which stay."""
+    with collector_paused():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -25,6 +25,7 @@ from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
 from evalharness.pytest_plugin._pytest_internals import Failed
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
+from evalharness.runs.judging import reference_sha256
 from evalharness.runs.schema import Row, RowOutcome
 
 _NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeout")
@@ -237,14 +238,12 @@ class Details:
 
 
 def reference_of(case: Case) -> Row:
-    """Return the reference of a case for its row if it is plain JSON data, else nothing."""
+    """Return what a row says of its case's reference: the reference itself if it is plain JSON data, else its hash."""
     reference = object.__getattribute__(case, "reference")  # as it stands: a case of a recorded run would load its eval
-    if reference is None:
-        return {}
     try:
         return {"reference": _plain_data(reference)}
-    except Exception:  # run outside the test, on whatever type the eval has
-        return {}  # a task's own type; its details tell what matters
+    except Exception:  # run outside the test, on whatever type the eval has; its details tell what matters
+        return {"reference_sha256": reference_sha256(reference)}
 
 
 def _finite(name: str, value: Any) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from evalharness.analysis.eval_functions import engines_to_compare
 from evalharness.api.errors import ConfigError
 from evalharness.config.checks import check_combinations
+from evalharness.pytest_plugin.eval_code import eval_code
 from evalharness.pytest_plugin.eval_module import (
     CasesNotLoaded,
     EvalModule,
@@ -81,7 +83,8 @@ class EvalRegistry:
         if path not in self.modules:
             module = read_eval(marker, path, self.context.run, self.context.root, file)
             if self.context.resumed is not None:
-                self.context.resumed.check_eval(module)
+                changes = self.context.resumed.check_eval(module, self.context)
+                module = replace(module, notices=(*module.notices, *changes))
             for other in self.modules.values():
                 if other.name == module.name:  # rows, journals and comparisons go by this name
                     raise ConfigError(
@@ -163,6 +166,7 @@ class EvalRegistry:
                 "num_cases": len(module.cases),
                 "plugins": plugin_names(module.plugins),
                 "options": [options.to_json() for options in module.variants],
+                "code": eval_code(self.context.root, path, gates),
             }
             if module.notices:
                 facts["notices"] = list(module.notices)

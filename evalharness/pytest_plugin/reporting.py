@@ -45,9 +45,9 @@ def announce(state: EvalSession) -> str:
     engines = ", ".join(registry.engine_ids)
     workers = f", {context.num_workers} workers" if context.num_workers > 1 else ""
     line = f"evalharness: {len(state.execution.plan.units)} eval tests on {engines}{workers}; run {context.run.run_id} -> {context.run_dir}"
-    line = "\n".join([line, *(f"evalharness: {choice}" for choice in choices_of_auto(registry.known_engines))])
-    more = registry.notices if context.resumed is None else [context.resumed.announcement, *registry.notices]
-    line = "\n".join([line, *(f"evalharness: {notice}" for notice in more)])
+    resumed = [] if context.resumed is None else [context.resumed.announcement]
+    notices = [*choices_of_auto(registry.known_engines), *resumed, *registry.notices]
+    line = "\n".join([line, *(f"evalharness: {notice}" for notice in notices)])
     baseline = state.run_file_at_start.get("baseline")
     if baseline is None:
         return line

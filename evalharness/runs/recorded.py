@@ -7,6 +7,7 @@ not be generated again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from evalharness.api.requests import GenerationFailure, GenerationResult, Outcom
 from evalharness.config import RunConfig
 from evalharness.runs.records import CaseRecords, Failed, GenerationFacts, Recorded, RunRecords, generation_facts, read_records
 from evalharness.runs.run_file import read_run
-from evalharness.runs.schema import RunFile
+from evalharness.runs.schema import JUDGED, Row, RunFile
 
 
 def outcome_of(recorded: Recorded | Failed) -> Outcome:
@@ -124,6 +125,11 @@ class RecordedRun:
         made = CaseRecords([outcome if isinstance(outcome, Recorded) else None for outcome in case.outcomes], {}, case.shape)
         made.in_steps = {place: outcome for place, outcome in case.in_steps.items() if isinstance(outcome, Recorded)}
         return made if made.samples or made.in_steps else None
+
+    @cached_property
+    def judged_rows(self) -> dict[tuple[str, str], Row]:
+        """A row of each case that was judged, by eval and case id: all of a case have one reference."""
+        return {(row["eval"], row["case_id"]): row for row in self.records.rows.values() if row["outcome"] in JUDGED}
 
     @property
     def num_generations(self) -> int:

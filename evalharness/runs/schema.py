@@ -13,6 +13,8 @@ SCHEMA_VERSION = 1
 """Of run.json and everything beside it; raised when a reader of the version before would misread a run."""
 
 RowOutcome: TypeAlias = Literal["pass", "miss", "fail", "invalid", "error", "skip"]
+JUDGED = ("pass", "miss", "fail")
+"""Outcomes that say something about the checkpoint: infrastructure failures and invalid cases are never scores."""
 
 
 class Generation(TypedDict, total=False):
@@ -45,6 +47,8 @@ class Generation(TypedDict, total=False):
     cached: bool
     exact_ids: bool
     thinking: ThinkingFacts | None
+    num_bytes_scored: int | None
+    """UTF-8 bytes of a given response that its log-probabilities are of, without a first token that has none."""
 
 
 class ThinkingFacts(TypedDict, total=False):
@@ -85,6 +89,8 @@ class Row(CaseFacts, total=False):
     """Plain data that the test recorded with `details`."""
     reference: Any
     """The case's reference where it is plain JSON data."""
+    reference_sha256: str | None
+    """The start of the SHA-256 of any other reference; None where its content cannot be known."""
     generation: Generation | None
     """The first sample; None where it failed or the test never ran."""
     generations: list[Generation | None]
@@ -191,6 +197,8 @@ class EvalEntry(TypedDict, total=False):
     plugins: list[str]
     directions: dict[str, str]
     """"lower" or "none" by score; a score that is missing is better the higher it is."""
+    code: dict[str, dict[str, str]]
+    """By test without its parameters: hashes of the project's definitions that load, ask and judge its cases, by `file::name`."""
 
 
 class EvalLine(EvalEntry, total=False):
@@ -215,6 +223,7 @@ class EngineEntry(TypedDict, total=False):
     base_path: str | None
     base_fingerprint: str | None
     adapter_fingerprint: str | None
+    stamp: str | None
     chosen: str | None
     quantization: dict[str, Any] | None
     training: dict[str, Any] | None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evalharness.api.checks import refuse_constant
+from evalharness.api.json_schema import AnswerDecoder
 from evalharness.tool_calls.types import RawCall
 
 _NAMES = ("name", "tool", "tool_name", "function")
@@ -37,13 +38,12 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     read = dict(pairs)
     if len(read) == len(pairs):
         return read
-    keys = [key for key, _ in pairs]
     marked = _DuplicateKeys(read)
-    marked.duplicates = tuple(sorted({key for key in keys if keys.count(key) > 1}))
+    marked.duplicates = tuple(sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1))
     return marked
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=refuse_constant)
+_DECODER = AnswerDecoder(object_pairs_hook=_object)
 
 
 def _decode(text: str, start: int) -> tuple[Any, int, str | None]:
@@ -64,8 +64,6 @@ def _decode(text: str, start: int) -> tuple[Any, int, str | None]:
                 continue
             read = len(part) if error.msg.startswith("Unterminated") else error.pos
             return None, start + read, f"not JSON: {error.msg} at character {error.pos} of the call"
-        except RecursionError:
-            return None, start + len(part), "JSON that cannot be read: nested too deeply"
         except ValueError as error:
             return None, start + len(part), f"not JSON: {error}"
         return value, start + end, None

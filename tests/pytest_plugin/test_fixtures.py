@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -356,7 +357,7 @@ class TestRows:
         run = project.write(test_a=MARK + "def test_s(case, generation, score): score(x=1)\n").run_inline("--run-id", "r")
         row: dict[str, Any] = run.rows[0]
         documented = "run_id nodeid eval test case_id group tags engine checkpoint backend outcome problem scores generation prompt_sha256"
-        assert set(row) == {*documented.split(), "options", "worker", "started_at", "duration_s"}
+        assert set(row) == {*documented.split(), "reference", "options", "worker", "started_at", "duration_s"}
         documented = "text raw_text finish_reason stop_reason num_prompt_tokens num_completion_tokens seed weight_version fallback"
         assert set(row["generation"]) >= {*documented.split(), "ignored_options", "prompt_sha256"}
         assert [row[name] for name in ("run_id", "engine", "checkpoint", "backend", "worker")] == ["r", "fake:echo", "echo", "fake", "main"]
@@ -368,7 +369,8 @@ class TestRows:
         documented = "schema_version run_id command started_at finished_at duration_s interrupted exit_code config versions python platform"
         assert set(facts) >= {*documented.split(), "hardware", "git", "engines", "evals", "gates", "aggregates", "counts", "throughput"}
         assert set(facts) >= {"workers", "durations", "problems"}
-        assert facts["evals"] == [{"name": "a", "path": "test_a.py", "num_cases": 4, "plugins": [], "tests": {"test_s": []}}]
+        code = {"test_s": {f"test_a.py::{name}": ANY for name in ("test_s", "pytestmark", "cases", "ask")}}
+        assert facts["evals"] == [{"name": "a", "path": "test_a.py", "num_cases": 4, "plugins": [], "tests": {"test_s": []}, "code": code}]
         assert facts["config"]["backend"] == {"value": ["fake"], "origin": "command line"}
         (throughput,) = facts["throughput"]
         assert (throughput["num_generations"], throughput["engine"]) == (4, "fake:echo")

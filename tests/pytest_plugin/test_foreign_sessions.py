@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from tests.pytest_plugin.project import MARK, MODES, PLAIN, Project
@@ -45,6 +47,12 @@ class TestWithoutEvals:
         run = project.run_inline(backend=None)
         assert run.exit_code == 1
         assert "\x1b[31mred" in run.output
+
+    def test_collection_leaves_the_garbage_collector_as_it_was(self, project: Project) -> None:
+        run = project.write(test_a="import gc\ndef test_a(): assert gc.isenabled()\n", test_b="1 / 0").run_inline("test_a.py", backend=None)
+        assert run.exit_code == 0, run.output
+        assert project.run_inline(backend=None).exit_code == 2
+        assert gc.isenabled()
 
     def test_xdist_hands_out_tests_itself(self, project: Project) -> None:
         many = "import pytest\n@pytest.mark.parametrize('i', range(40))\ndef test_a(i): pass\n"

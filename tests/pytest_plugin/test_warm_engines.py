@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evalharness.api.errors import BackendError
+from evalharness.api.errors import BackendError, CheckpointError
 from evalharness.config import resolve
 from evalharness.pytest_plugin.execution import engines as engine_loading
-from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
 from evalharness.pytest_plugin.execution.engines import EnginePool
-from tests.adapters import write_adapter
+from tests.adapters import lora, write_adapter
 from tests.backends.hf_models import make_text_checkpoint
+from tests.checkpoints.test_info import GOOD, write
 from tests.pytest_plugin.project import MARK, Project, Run
 
 TEST = "def test_s(case, generation, score): score(n=len(generation.text))\n"
@@ -207,6 +209,35 @@ class TestPool:
         assert [engine] == opened  # type: ignore[comparison-overlap]
         assert (opening["how"], opening["cold_because"], first.closed) == ("load", reason, 1)
         assert first.swaps == (failure is not None)
+
+    @pytest.mark.parametrize("part", ["base", "lora"])
+    def test_a_checkpoint_that_was_written_to_since_the_run_began_is_not_taken_for_what_it_was(
+        self, pool: EnginePool, opened: list[FakeEngine], tmp_path: Path, part: str
+    ) -> None:
+        base = write(tmp_path / "base", {**GOOD, "model.safetensors": _weight("q_proj.weight", 6, 4)})
+        folder = write_adapter(tmp_path / "lora", lora("q_proj", 6, 4), base=base)
+        run_config = resolve({"model": [str(folder)], "backend": ["hf"]}, {}, tmp_path)
+        [adapted] = engine_specs(run_config, tmp_path)
+        engine, _ = pool.open(adapted)
+        weights = tmp_path / part / ("model.safetensors" if part == "base" else "adapter_model.safetensors")
+        content = weights.read_bytes()
+        weights.write_bytes(content)
+        pool.open(adapted)  # the same bytes, written again
+        weights.write_bytes(content[:-1] + b"\x7f")
+        with pytest.raises(CheckpointError, match="lora was written to, or removed, after the run had begun"):
+            pool.open(adapted)
+        pool.give_back(adapted, engine)
+        assert pool.open(adapted)[1] == {"how": "kept"}, "what is loaded stays"
+        shutil.rmtree(tmp_path / part)
+        with pytest.raises(CheckpointError, match="or removed"):
+            pool.open(adapted)
+        assert [each.closed for each in opened] == [0, 0, 1, 1]
+
+
+def _weight(name: str, num_rows: int, num_columns: int) -> bytes:
+    size = 4 * num_rows * num_columns
+    head = json.dumps({name: {"dtype": "F32", "shape": [num_rows, num_columns], "data_offsets": [0, size]}}).encode()
+    return struct.pack("<Q", len(head)) + head + bytes(size)
 
 
 def cached(found: Run) -> dict[str, list[bool]]:

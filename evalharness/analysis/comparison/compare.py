@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from evalharness.analysis.comparison.sheets import CaseLine, Score, Sheet, Side, domains_apart, mark_of, score_of
@@ -13,7 +14,10 @@ from evalharness.analysis.statistics.intervals import DEFAULT_SEED
 from evalharness.analysis.statistics.paired import LEVEL, PairedChange, detectable_difference, holm, paired_changes, smallest_p
 from evalharness.api.checks import excerpt, short_hash
 from evalharness.api.errors import ComparisonError
+from evalharness.runs.judging import code_change
 
+JUDGING = ("references", "eval's code")
+"""Fields of `Difference` that are about how answers were judged."""
 SAME_TEXT_CASES = 3
 """From this many cases on, equal texts of two checkpoints are worth a warning."""
 _MAX_VALUE_CHARS = 80
@@ -119,21 +123,62 @@ def _of_sheets(base: Sheet, candidate: Sheet) -> Iterator[Difference]:
     if unlike:
         text = f"the prompts differ{where} for {len(unlike)} of {len(both)} cases (text or image), first for {_short(unlike[0])}"
         yield Difference("prompts", text, True)
+    yield from _of_judging(base, candidate, where)
+
+
+def _of_judging(base: Sheet, candidate: Sheet, where: str) -> Iterator[Difference]:
+    """Yield what the two sheets were judged by, where that differs: otherwise it would pass as a change of the checkpoint."""
+    pairs = [(case_id, base.cases[case_id], candidate.cases[case_id]) for case_id in paired_cases(base, candidate)]
+    known = [pair for pair in pairs if None not in (pair[1].reference, pair[2].reference)]
+    unlike = [pair for pair in known if pair[1].reference != pair[2].reference]
+    if unlike:
+        case_id, before, after = unlike[0]
+        shown = [f"{line.shown_reference} in the {side}" for line, side in ((before, "base"), (after, "candidate")) if line.shown_reference]
+        text = f"the references differ{where} for {len(unlike)} of {len(pairs)} cases, first for {_short(case_id)}: {', '.join(shown)}"
+        yield Difference("references", text.removesuffix(": "), True)
+    code = code_change(base.code, candidate.code)
+    if code:
+        yield Difference("eval's code", f"the eval's code differs{where}: {code}", True)
+    silent = [side for side, line in (("base", 1), ("candidate", 2)) if any(_says_nothing(pair, line) for pair in pairs)]
+    if silent or (base.code is None) != (candidate.code is None):
+        sides = silent or ["base" if base.code is None else "candidate"]
+        text = f"the {' and the '.join(sides)} does not say what it was judged against{where}: references or code may have been others"
+        yield Difference("judging", text, False)
+
+
+def _says_nothing(pair: tuple[str, CaseLine, CaseLine], side: int) -> bool:
+    """Return whether only the other side of a case says what it was judged against."""
+    lines = pair[1], pair[2]
+    return lines[side - 1].reference is None and lines[2 - side].reference is not None
 
 
 def _of_weights(base: Side, candidate: Side) -> Iterator[Difference]:
-    """Yield signs that both names stand for the same checkpoint."""
-    if base.checkpoint == candidate.checkpoint:
+    """Yield signs that two checkpoints are the same weights: names say little, as every training has its checkpoint-100."""
+    names = _checkpoint_names(base, candidate)
+    if names is None:
         return
     if base.fingerprint and base.fingerprint == candidate.fingerprint:
-        yield Difference("checkpoint", f"{base.checkpoint} and {candidate.checkpoint} are the same weights (equal fingerprints)", False)
+        yield Difference("checkpoint", f"{' and '.join(names)} are the same weights (equal fingerprints)", False)
     for key, sheet in candidate.sheets.items():
         before = base.sheets[key].cases if key in base.sheets else {}
         pairs = [(before[case_id].answer, line.answer) for case_id, line in sheet.cases.items() if case_id in before and line.answer]
         if len(pairs) >= SAME_TEXT_CASES and all(text_before == text_after for text_before, text_after in pairs):
             same = f"gave the same answers to all {len(pairs)} cases of {sheet.eval}::{sheet.test}"
-            text = f"{base.checkpoint} and {candidate.checkpoint} {same}: are they the same weights?"
-            yield Difference("texts", text, False)
+            yield Difference("texts", f"{' and '.join(names)} {same}: are they the same weights?", False)
+
+
+def _checkpoint_names(base: Side, candidate: Side) -> tuple[str, str] | None:
+    """Return distinct names of two checkpoints; None where both sides are of one checkpoint."""
+    if base.checkpoint != candidate.checkpoint:
+        return base.checkpoint, candidate.checkpoint
+    paths = [PurePath(side.checkpoint_path).parts if side.checkpoint_path else () for side in (base, candidate)]
+    if all(paths) and paths[0] != paths[1]:
+        num = next(num for num in range(1, 1 + max(map(len, paths))) if paths[0][-num:] != paths[1][-num:])
+        return "/".join(paths[0][-num:]), "/".join(paths[1][-num:])
+    if base.fingerprint and candidate.fingerprint and base.fingerprint != candidate.fingerprint:
+        prints = [f"{side.checkpoint} ({short_hash(side.fingerprint or '')})" for side in (base, candidate)]
+        return prints[0], prints[1]
+    return None
 
 
 def _short(value: object) -> str:
@@ -223,14 +268,15 @@ def compare(
     candidate: Side,
     *,
     anyway: bool = False,
+    go_on: str = "compare with --anyway",
     lower_is_better: Collection[str] = (),
     only: Collection[str] = (),
     seed: int = DEFAULT_SEED,
 ) -> Comparison:
     """Return the comparison of two sides. Raises `ComparisonError` if they cannot be paired or their requests differ.
 
-    `anyway` turns differences in the requests into warnings; without a common case the comparison is still refused. `only`: the metrics to
-    test and correct for, all if empty ("category": the marks by category).
+    `anyway` turns differences in requests and judging into warnings, and `go_on` says how; without a common case the comparison is still
+    refused. `only`: the metrics to test and correct for, all if empty ("category": the marks by category).
     """
     common = [key for key in candidate.sheets if key in base.sheets]
     if not common:
@@ -242,9 +288,12 @@ def compare(
     grave = [difference for difference in all_differences if difference.is_grave]
     if grave and not anyway:
         more = f" (and {len(grave) - 3} more)" if len(grave) > 3 else ""
+        is_judging = {difference.field in JUDGING for difference in grave}
+        asked = "asked" if is_judging == {False} else "judged" if is_judging == {True} else "asked and judged"
+        remedy = "with the same settings" if False in is_judging else "with one eval (evalharness rescore judges an older run again)"
         raise ComparisonError(
-            f"base and candidate were not asked the same: {'; '.join(difference.text for difference in grave[:3])}{more}; "
-            "run both with the same settings, or compare with --anyway"
+            f"base and candidate were not {asked} the same: {'; '.join(difference.text for difference in grave[:3])}{more}; "
+            f"run both {remedy}, or {go_on}"
         )
     coverage = [coverage_of(base.sheets[key], candidate.sheets[key]) for key in common]
     if not any(part.num_paired for part in coverage):

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from evalharness.analysis.gates import BUILT_IN_METRICS, JUDGED
+from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.analysis.statistics.overlap import Overlap
-from evalharness.runs.schema import Generation, Row, generations_of, mapping, text_of
+from evalharness.runs.judging import row_reference, shown_reference
+from evalharness.runs.schema import JUDGED, Generation, Row, generations_of, mapping, text_of
 
 RATES = ("pass_rate", "length_rate", "empty_rate")
 """Rates that every test has and that a single case has a value of, 0 or 1."""
@@ -41,6 +42,10 @@ class CaseLine(NamedTuple):
     nodeid: str | None = None
     num_tokens: int | None = None
     """Tokens of all answers of the case; missing in baselines."""
+    reference: str | None = None
+    """Hash of what the case was judged against; None where that is not known."""
+    shown_reference: str | None = None
+    """The same for people; missing in baselines."""
 
     @property
     def was_judged(self) -> bool:
@@ -56,6 +61,8 @@ class Sheet:
     test: str
     options: Any = None
     cases: dict[str, CaseLine] = field(default_factory=dict)
+    code: Mapping[str, str] | None = None
+    """Hashes of the definitions that the test depends on, by name; None where they are not known."""
 
 
 @dataclass
@@ -77,6 +84,8 @@ class Side:
     """By eval, test and metric: "lower" or "none" (no better direction), as the eval or a gate with `<` says."""
     notes: tuple[str, ...] = ()
     source: str = ""
+    checkpoint_path: str = ""
+    """"" where it is not known, as in baselines."""
 
 
 def domains_apart(lines: Iterable[CaseLine]) -> Callable[[CaseLine], CaseLine]:
@@ -132,7 +141,7 @@ def _line(row: Row) -> CaseLine:
     if outcome in JUDGED:
         rates = {name: float(BUILT_IN_METRICS[name].holds(row)) for name in RATES if BUILT_IN_METRICS[name].counts(row)}
         scores = {**rates, **{name: value for name, value in scores.items() if name not in RATES}}
-    prompt = _prompt(row)
+    prompt, reference = _prompt(row), row_reference(row)
     return CaseLine(
         outcome=outcome,
         scores=scores,
@@ -145,6 +154,8 @@ def _line(row: Row) -> CaseLine:
         problem=text_of(row.get("problem"))[:TEXT_CHARS] or None,
         nodeid=text_of(row.get("nodeid")) or None,
         num_tokens=_num_tokens(generations),
+        reference=reference[:_SHORT_HASH] if reference is not None else None,
+        shown_reference=shown_reference(row) if reference is not None else None,
     )
 
 

@@ -3,7 +3,7 @@
 A baseline is one side as a small file that can be committed. It has scores, identities and hashes; no texts, no paths:
 
     {"format": "evalharness baseline", "version": 1, "run_id", "engine", "checkpoint", "fingerprint", "asked",
-     "circumstances", "directions", "tests": [{"eval", "test", "options", "cases": [ids], "columns": {name: column}}]}
+     "circumstances", "directions", "tests": [{"eval", "test", "options", "code", "cases": [ids], "columns": {name: column}}]}
 
 A column has one value per case: {"values": [...], "at": "0120…"} (one character per case) where few values occur, else a
 list. Ten thousand cases of twenty scores take about a megabyte, most of it their ids.
@@ -22,8 +22,9 @@ from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, sheets
 from evalharness.analysis.gates import DIRECTIONS
 from evalharness.api.errors import BaselineError, ComparisonError
 from evalharness.runs.files import write_atomically
+from evalharness.runs.judging import code_of
 from evalharness.runs.run_file import read_run, read_samples
-from evalharness.runs.schema import EngineEntry, Row, RunFile, entries_of, mapping
+from evalharness.runs.schema import EngineEntry, Row, RunFile, entries_of, mapping, text_of
 
 
 def read_side(text: str, prefer: str = "") -> Side:
@@ -110,12 +111,16 @@ def _side(run: RunFile, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Si
     entry = engine_entry(run, engine)
     checkpoint = str(entry.get("checkpoint") or engine.partition(":")[2] or engine)
     run_id = str(run.get("run_id") or "?")
+    evals = {text_of(line.get("name")): line for line in entries_of(run.get("evals"))}
+    for sheet in sheets.values():
+        sheet.code = code_of(evals.get(sheet.eval, {}), sheet.test)
     return Side(
         label=f"{run_id} ({engine})",
         run_id=run_id,
         engine=engine,
         checkpoint=checkpoint,
         fingerprint=entry.get("fingerprint"),
+        checkpoint_path=text_of(entry.get("checkpoint_path")),
         asked=_asked(run, entry),
         circumstances=_circumstances(run, entry),
         sheets=sheets,
@@ -191,12 +196,13 @@ def _test_json(sheet: Sheet) -> str:
         "outcome": [case.outcome for case in cases],
         "prompt": [case.prompt for case in cases],
         "answer": [case.answer for case in cases],
+        "reference": [case.reference for case in cases],
     }
     for kind in ("scores", "marks"):
         for name in dict.fromkeys(name for case in cases for name in getattr(case, kind) if not name.startswith("num_")):
             columns[f"{kind}.{name}"] = [getattr(case, kind).get(name) for case in cases]
     shown = ",\n".join(f"{_dumps(name)}:{_dumps(_packed(values))}" for name, values in columns.items())
-    facts = f'"eval":{_dumps(sheet.eval)},"test":{_dumps(sheet.test)},"options":{_dumps(sheet.options)}'
+    facts = f'"eval":{_dumps(sheet.eval)},"test":{_dumps(sheet.test)},"options":{_dumps(sheet.options)},"code":{_dumps(sheet.code)}'
     return f'{{{facts},\n"cases":{_dumps(list(sheet.cases))},\n"columns":{{\n{shown}}}}}'
 
 
@@ -244,7 +250,8 @@ def read_baseline(path: Path) -> Side:
 def _sheet(test: Mapping[str, Any]) -> Sheet:
     case_ids = test["cases"]
     columns = {name: _unpacked(column, len(case_ids)) for name, column in test["columns"].items()}
-    sheet = Sheet(test["eval"], test["test"], test["options"])
+    sheet = Sheet(test["eval"], test["test"], test["options"], code=test.get("code"))
+    references = columns.get("reference") or [None] * len(case_ids)  # there is none in a baseline of an older version
     for position, case_id in enumerate(case_ids):
         named: dict[str, dict[str, float]] = {"scores": {}, "marks": {}}
         for name, values in columns.items():
@@ -252,7 +259,12 @@ def _sheet(test: Mapping[str, Any]) -> Sheet:
             if dot and values[position] is not None:
                 named[kind][key] = float(values[position])
         sheet.cases[case_id] = CaseLine(
-            columns["outcome"][position], named["scores"], named["marks"], columns["prompt"][position], columns["answer"][position]
+            columns["outcome"][position],
+            named["scores"],
+            named["marks"],
+            columns["prompt"][position],
+            columns["answer"][position],
+            reference=references[position],
         )
     return sheet
 

@@ -255,6 +255,7 @@ IMPOSSIBLE = -9999.0
 """What vLLM's server says for minus infinity, which JSON does not have."""
 ROUNDING = 1e-3
 """How far above 0 a log-probability may lie by rounding."""
+_SOME_COUNT = 10**9  # a server may say any number, which no sum of floats could take
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
@@ -339,7 +340,7 @@ def _text(choice: Mapping[str, Any]) -> str:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _SOME_COUNT else None
 
 
 def _ids_and_logprobs(choice: Mapping[str, Any], wanted: bool) -> tuple[tuple[int, ...] | None, tuple[float, ...] | None]:

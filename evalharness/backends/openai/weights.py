@@ -26,8 +26,9 @@ from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, WeightSource, holds_adapter
 from evalharness.backends.openai.client import HttpClient
 from evalharness.backends.openai.flavours import FLAVOURS, AdapterWay
-from evalharness.checkpoints.adapter import Adapter, fingerprint_adapter
+from evalharness.checkpoints.adapter import Adapter
 from evalharness.checkpoints.architecture import loading_difference
+from evalharness.checkpoints.identity import fingerprint_adapter
 
 _FILES = ("adapter_config.json", "*.safetensors")  # not the far larger optimizer states that trainers keep beside them
 _CLOSING_S = 10.0

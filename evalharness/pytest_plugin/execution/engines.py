@@ -77,6 +77,12 @@ class EnginePool:
     def open(self, spec: EngineSpec) -> tuple[Engine, EngineLine]:
         """Return an engine with the spec's checkpoint loaded, and how it got it; errors of the backend's start propagate."""
         engine, opening = self._open(spec)
+        if opening["how"] != "kept" and spec.backend != "openai":  # a server has its weights from elsewhere
+            try:
+                spec.check_unchanged()
+            except BaseException:
+                engine.close()
+                raise
         # A server may change its weights unseen, and without a fingerprint nothing tells two scripts of answers apart.
         if self.cache is not None and spec.fingerprint is not None and spec.backend != "openai":
             engine.use_cache(self.cache, cache_identity(spec, self._run, engine))

@@ -168,11 +168,9 @@ class UnitResults:
 
     def _finished(self, case_id: str) -> _Finished:
         """Return where the outcomes of a case go; nowhere if its tests were skipped early and wait for nothing."""
-        finished = self._held.get(case_id)
-        if finished is None:
-            finished = _Finished()
-            if case_id in self._held:
-                self._held[case_id] = finished
+        finished = self._held.get(case_id) or _Finished()
+        if case_id in self._held:
+            self._held[case_id] = finished
         return finished
 
     def add(self, case_id: str, sample: int, outcome: Outcome) -> None:

@@ -143,7 +143,7 @@ class UnitPlan:
     def add_items(self, items: Sequence[pytest.Item], units: Mapping[str, UnitKey]) -> None:
         """Note each unit's tests and cases, and how many tests wait for each case; `units`: see `assign_units`."""
         evals = {item.nodeid: item for item in items if is_eval_test(item)}
-        self.units = {sys.intern(nodeid): unit for nodeid, unit in units.items()}  # the end of the run reads all ids again
+        self.units = dict(units)
         self._order = [self.units.get(item.nodeid) for item in items]
         self._after = {}
         for nodeid, item in evals.items():

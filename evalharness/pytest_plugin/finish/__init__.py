@@ -21,7 +21,7 @@ from evalharness.runs.command_line import shown_command
 from evalharness.runs.files import RunLock
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import environment_facts, utc_now, write_run_file
-from evalharness.runs.samples import write_rows
+from evalharness.runs.samples import eval_entries, write_rows
 from evalharness.runs.schema import BaselineFacts, EvalLine, GateVerdict, Row, RunFile
 from evalharness.runs.workers import engine_entries
 
@@ -89,7 +89,8 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     baseline, no_regression = at_start.get("baseline"), None
     if baseline is not None:
         path = Path(baseline["path"]) if baseline["path"] else None
-        no_regression = RegressionJudge(path, {**at_start, "engines": entries}, baseline["problem"])
+        facts: RunFile = {**at_start, "engines": entries, "evals": eval_entries(records)}
+        no_regression = RegressionJudge(path, facts, baseline["problem"], anyway=context.run.accept_changes)
     why_not_run = interrupted or origin.why_not_run
     judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression)
     across.remark(judged["gates"])

@@ -18,7 +18,7 @@ from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution, Origin
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.registry import EvalRegistry
-from evalharness.pytest_plugin.replay.prompt_changes import case_changes, prompt_change
+from evalharness.pytest_plugin.replay.changes import case_changes, judging_changes, prompt_change
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.journal import parse_nodeid
 from evalharness.runs.recorded import RecordedRun, outcome_of
@@ -104,6 +104,9 @@ class RecordedExecution(Execution):
             if path in modules:
                 for case_id, what in case_changes(entry.get("cases", {}), modules[path].cases):
                     self._note_change(entry["name"], what, case_id)
+                for change in judging_changes(self.recorded, modules[path], self.context.root):
+                    for case_id in change.case_ids:
+                        self._note_change(entry["name"], change.what, case_id, change.detail)
             else:
                 self.context.journal.write("problem", {"problem": f"{path} is not there any more: its tests could not run again"})
 

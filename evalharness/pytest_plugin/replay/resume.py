@@ -23,7 +23,8 @@ from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS
 from evalharness.pytest_plugin.eval_module import EvalModule, plugin_names
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
-from evalharness.pytest_plugin.replay.prompt_changes import case_changes, prompt_change
+from evalharness.pytest_plugin.replay.changes import case_changes, judging_changes, prompt_change
+from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.files import RunLock, wait_for_writers
 from evalharness.runs.journal import encode, session_of
 from evalharness.runs.recorded import RecordedRun
@@ -35,8 +36,9 @@ WRITERS_TIMEOUT_S = 60.0
 
 # Options that change where and how the work is done, but not the answers.
 _MAY_DIFFER = (
-    "report_dir", "cache", "cache_dir", "devices", "share_devices", "hang_timeout", "concurrency", "request_timeout", "adapter_dir",
-    "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend", "wait", "spot", "baseline",
+    "report_dir", "accept_changes", "cache", "cache_dir", "devices", "share_devices", "hang_timeout", "concurrency", "request_timeout",
+    "adapter_dir", "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend", "wait",
+    "spot", "baseline",
 )  # fmt: skip
 _PRECEDENCE = ("default", "pyproject.toml", "evalharness.toml", "environment", "command line")
 _OF_ENGINE = ("fingerprint", "base_fingerprint", "adapter_fingerprint", "variant", "dtype")
@@ -155,14 +157,23 @@ class Resumption:
                 return str(self._refusal(what, "go on where it began, with what it began with"))
         return None
 
-    def check_eval(self, module: EvalModule) -> None:
-        """Refuse an eval whose cases, prompts, images, decoding or plugins have changed."""
+    def check_eval(self, module: EvalModule, context: RunContext) -> list[str]:
+        """Refuse an eval whose cases, prompts, images, decoding or plugins have changed; likewise references and code.
+
+        Its rows are judged again, and the scores of a new reference would pass as the old run's. Returns these changes if the
+        run accepts them.
+        """
         entry = self.recorded.records.evals.get(module.path)
         if entry is None:
-            return  # nothing of it was asked
+            return []  # nothing of it was asked
         differences = [*_decoding_changes(entry, module), *self._request_changes(entry, module)]
         if differences:
             raise self._refusal(f"{module.path}: {'; '.join(differences)}", "bring back what was asked")
+        judging = [change.text for change in judging_changes(self.recorded, module, context.root)]
+        if judging and not context.run.accept_changes:
+            advice = "bring back what it was judged by, judge all of it anew with --accept-changes"
+            raise self._refusal(f"{module.path}: {'; '.join(judging)}", advice)
+        return [f"judged otherwise than before this run was resumed: {text}" for text in judging]
 
     def _request_changes(self, entry: Mapping[str, Any], module: EvalModule) -> Iterator[str]:
         by_change: dict[str, list[str]] = {}

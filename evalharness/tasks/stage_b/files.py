@@ -28,7 +28,7 @@ from typing import Any
 from evalharness.api.cases import OutputTarget, one_test_per_case
 from evalharness.api.errors import ConfigError, PromptTooLong, RecordError
 from evalharness.runs.schema import Row
-from evalharness.tasks.shared import write_json, write_lines, write_whole
+from evalharness.tasks.shared import loads, write_json, write_lines, write_whole
 from evalharness.tasks.stage_a.data import LABELS, Label
 from evalharness.tasks.stage_a.schema import MISSIONS
 from evalharness.tasks.stage_b.metrics import Ballot, confusion, rates
@@ -89,8 +89,8 @@ def _ticket(line: str, mission: str) -> Ticket | str:
     """Return the ticket of a row, or why it is not one."""
     try:
         line.encode("utf-8")
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = loads(line)
+    except ValueError as error:
         return f"not JSON: {error}"
     if not isinstance(row, Mapping):
         return f"a row must be an object, got {type(row).__name__}"

@@ -263,7 +263,7 @@ def test_a_seed_matters_where_something_was_drawn(tmp_path: Path, temperature: f
     sides = []
     for seed in (0, 1):
         samples = cases([1.0] * 5, options={"temperature": temperature, "seed": seed})
-        sides.append(run_dir(tmp_path / f"s{seed}", samples, {"fingerprint": f"f{seed}"}, config={"seed": {"value": seed}}))
+        sides.append(run_dir(tmp_path / f"s{seed}", samples, config={"seed": {"value": seed}}))
     assert [difference.text for difference in compared_options(*sides).differences] == shown
 
 
@@ -282,7 +282,7 @@ WARNED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[str]]] = {
 
 @pytest.mark.parametrize(("samples", "run", "texts"), WARNED.values(), ids=WARNED)
 def test_other_circumstances_are_told(tmp_path: Path, samples: list[dict[str, Any]], run: dict[str, Any], texts: list[str]) -> None:
-    base, candidate = pair(tmp_path, BASE, samples, **run)
+    base, candidate = run_dir(tmp_path / "base", BASE), run_dir(tmp_path / "cand", samples, **run)
     assert [difference.text for difference in compared_options(base, candidate).differences] == texts
 
 
@@ -292,6 +292,73 @@ def test_no_common_case_is_refused_even_anyway(tmp_path: Path) -> None:
         compared_options(base, candidate)
     with pytest.raises(ComparisonError, match="no case was judged on both sides"):
         compared_options(base, candidate, anyway=True)
+
+
+ANSWERED = "gave the same answers to all 5 cases of stage_a::test_summary: are they the same weights?"
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "found"),
+    [
+        (
+            {"checkpoint_path": "/t/sft-1/tiny", "fingerprint": "f1"},
+            {"checkpoint_path": "/t/sft-2/tiny", "fingerprint": "f2"},
+            [f"sft-1/tiny and sft-2/tiny {ANSWERED}"],
+        ),
+        (
+            {"checkpoint_path": "/t/sft-1/tiny", "fingerprint": "f1"},
+            {"checkpoint_path": "/t/sft-2/tiny", "fingerprint": "f1"},
+            ["sft-1/tiny and sft-2/tiny are the same weights (equal fingerprints)", f"sft-1/tiny and sft-2/tiny {ANSWERED}"],
+        ),
+        (
+            {"checkpoint_path": "/a/x/tiny", "fingerprint": None},
+            {"checkpoint_path": "/b/x/tiny", "fingerprint": None},
+            [f"a/x/tiny and b/x/tiny {ANSWERED}"],
+        ),
+        ({"checkpoint_path": "/t/tiny"}, {"checkpoint_path": "/t/tiny", "fingerprint": "f2"}, [f"tiny (f1) and tiny (f2) {ANSWERED}"]),
+        ({"checkpoint_path": "/t/tiny"}, {"checkpoint_path": "/t/tiny"}, []),
+        ({}, {}, []),
+    ],
+    ids=["other folder", "a copy", "no fingerprints", "trained on in place", "one checkpoint", "nothing known"],
+)
+def test_checkpoints_are_told_apart_by_path_and_weights_not_by_name(
+    tmp_path: Path, base: dict[str, Any], candidate: dict[str, Any], found: list[str]
+) -> None:
+    sides = run_dir(tmp_path / "base", BASE, base), run_dir(tmp_path / "cand", BASE, candidate)
+    assert [difference.text for difference in compared_options(*sides).differences] == found
+
+
+FIRST = "'b' in the base, 'dog' in the candidate"
+
+
+def judged(*references: Any, code: dict[str, str] | None = None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    samples = [{**line, "reference": reference} for line, reference in zip(BASE, references, strict=True)]
+    return samples, {} if code is None else {"evals": [{"name": "stage_a", "code": {"test_summary": code}}]}
+
+
+@pytest.mark.parametrize(
+    ("now", "text"),
+    [
+        (judged("cat", "dog", "dog", "d", "e"), f"the references differ {WHERE} for 2 of 5 cases, first for c001: {FIRST}"),
+        (judged(*"abcde", code={"a.py::f": "1", "a.py::g": "2"}), f"the eval's code differs {WHERE}: a.py::f"),
+    ],
+    ids=["references", "code"],
+)  # fmt: skip
+def test_what_was_not_judged_alike_is_refused(tmp_path: Path, now: tuple[Any, Any], text: str) -> None:
+    then = judged("cat", *"bcde", code={"a.py::f": "0", "a.py::g": "2"})
+    base, candidate = (run_dir(tmp_path / name, samples, **run) for name, (samples, run) in (("base", then), ("cand", now)))
+    with pytest.raises(ComparisonError, match="base and candidate were not judged the same: ") as refused:
+        compared_options(base, candidate)
+    assert text in str(refused.value)
+    assert text in [difference.text for difference in compared_options(base, candidate, anyway=True).differences]
+
+
+def test_a_side_that_does_not_say_what_it_was_judged_against_is_noted(tmp_path: Path) -> None:
+    samples, run = judged(*"abcde", code={"a.py::f": "0"})
+    base, candidate = run_dir(tmp_path / "base", BASE), run_dir(tmp_path / "cand", samples, **run)
+    assert [difference.text for difference in compared_options(base, candidate).differences] == [
+        f"the base does not say what it was judged against {WHERE}: references or code may have been others"
+    ]
 
 
 def test_the_same_texts_of_two_checkpoints_are_a_warning(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Compares a recorded run's cases and prompts with those of today, as far as that works without a tokenizer.
+"""Compares a recorded run's cases, prompts, references and code with those of today, as far as that works without a tokenizer.
 
 Every text of the messages must stand in the recorded prompt, and every image must have its recorded SHA-256. A text that has only
 lost its end is not noticed.
@@ -7,6 +7,7 @@ lost its end is not noticed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from evalharness.api.cases import Case
@@ -15,9 +16,14 @@ from evalharness.api.images import image_sha256
 from evalharness.api.requests import GenerationFailure, GenerationResult, Request, TokenGenerationRequest
 from evalharness.api.scoring import ScoringRequest, chat_of
 from evalharness.api.tools import read_tools
+from evalharness.pytest_plugin.eval_code import eval_code
+from evalharness.pytest_plugin.eval_module import EvalModule
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, Step
-from evalharness.runs.recorded import outcome_of
+from evalharness.pytest_plugin.outcomes import reference_of
+from evalharness.runs.judging import code_change, row_reference, shown_reference
+from evalharness.runs.recorded import RecordedRun, outcome_of
 from evalharness.runs.records import CaseRecords, Recorded
+from evalharness.runs.schema import mapping
 
 
 def case_changes(then: Mapping[str, Any], now: Sequence[Case]) -> Iterator[tuple[str, str]]:
@@ -29,6 +35,39 @@ def case_changes(then: Mapping[str, Any], now: Sequence[Case]) -> Iterator[tuple
             yield case_id, "the case is new and was never asked"
         elif facts != then[case_id]:
             yield case_id, "its group or tags are others now"
+
+
+class JudgingChange(NamedTuple):
+    """A difference in what cases are judged against; `detail` is of the first of them, or of all."""
+
+    what: str
+    case_ids: list[str]
+    detail: str
+
+    @property
+    def text(self) -> str:
+        """The difference in one sentence."""
+        num = len(self.case_ids)
+        return f"{num} case{'' if num == 1 else 's'}: {self.what}, {self.detail}"
+
+
+def judging_changes(recorded: RecordedRun, module: EvalModule, root: Path) -> Iterator[JudgingChange]:
+    """Yield how an eval's cases are judged otherwise than in a recorded run: by other references, or by other code."""
+    changed = []
+    for case in module.cases:
+        row, now = recorded.judged_rows.get((module.name, case.id)), reference_of(case)
+        hashes = (None, None) if row is None else (row_reference(row), row_reference(now))
+        if row is not None and None not in hashes and hashes[0] != hashes[1]:
+            changed.append((case.id, f"first {case.id}: {shown_reference(now)} now, {shown_reference(row)} in the run"))
+    if changed:
+        yield JudgingChange("the reference differs", [case_id for case_id, _ in changed], changed[0][1])
+    then = mapping(recorded.records.evals[module.path].get("code"))
+    now_code = eval_code(root, module.path, then)
+    judged = [case.id for case in module.cases if (module.name, case.id) in recorded.judged_rows]
+    differences = {test: code_change(then[test], now_code.get(test)) for test in then}
+    texts = list(dict.fromkeys(text for text in differences.values() if text))
+    if texts and judged:
+        yield JudgingChange("the eval's code differs", judged, "; ".join(texts[:3]))
 
 
 class PromptChange(NamedTuple):
@@ -81,7 +120,7 @@ def _difference(request: Request, made: GenerationResult) -> PromptChange | None
     if any(text.strip() not in made.prompt_text for text in texts):
         return _OTHER_TEXT
     try:
-        images = images_of(request)
+        images = images_of(chat)
         now = [image_sha256(source) for source in images.sources] if images is not None else []
     except (EvalHarnessError, OSError) as error:
         return PromptChange("its images cannot be read now", str(error))
