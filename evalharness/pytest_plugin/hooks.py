@@ -307,6 +307,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _start(config: pytest.Config, state: EvalSession) -> None:
     from evalharness.pytest_plugin.finish import start_run
 
+    config.stash[REPORTING].signals.take()
     start_run(state)
     progress = Progress(config, state.execution)
     config.stash[REPORTING].progress = progress
@@ -322,6 +323,8 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Close everything that an aborted session has left open."""
     return_mask(config)
+    if (reporting := config.stash.get(REPORTING, None)) is not None:
+        reporting.signals.give_back()
     state = config.stash.get(STATE, None)
     if state is not None:
         state.close()
