@@ -125,33 +125,36 @@ def test_a_run_cannot_accept_changes_for_the_user(project: Project, live: Run) -
 
 
 def test_a_checkpoint_that_only_a_journal_names_is_not_read(project: Project, live: Run) -> None:
-    rewritten(
-        live,
-        "journal/main.jsonl",
-        '"backend":"fake","checkpoint":"echo","checkpoint_path":"',
-        '"backend":"hf","checkpoint":"x","checkpoint_path":"/stranger',
-    )
+    fake = '"backend":"fake","checkpoint":"echo","checkpoint_path":"'
+    rewritten(live, "journal/main.jsonl", fake, fake.replace("fake", "hf") + "/stranger")
     refused = project.run_inline("--resume", "r")
     assert "names the checkpoint /stranger" in refused.output
 
 
-@pytest.mark.parametrize(
-    "name", ["journal", "journal/main.jsonl", "journal/resumed-001-main.jsonl", "outputs", "samples.jsonl", "run.json"]
-)
+LINKS = ["journal", "journal/main.jsonl", "journal/resumed-001-main.jsonl", "outputs", "samples.jsonl", "run.json"]
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", LINKS)
 def test_links_that_lead_out_of_a_run_are_not_followed(project: Project, live: Run, tmp_path: Path, name: str) -> None:
-    path = live.run_dir / name
-    target = tmp_path / "target"
+    path, elsewhere = live.run_dir / name, tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    target = elsewhere / "target"
     if path.exists():
         path.rename(target)
     elif name == "outputs":
         target.mkdir()
     else:
         target.write_text("mine\n")
-    before = sorted((file, file.read_bytes()) for file in tmp_path.rglob("target/*")) + ([target.read_bytes()] if target.is_file() else [])
+    before = contents(elsewhere)
     path.symlink_to(target)
-    assert project.run_inline("--resume", "r").exit_code != 0
-    for command in ("report", "rescore", "show", "summary"):
-        _, output = project.evalharness(command, "reports/r", *(["c1"] if command == "show" else []))
+    resumed = project.run_inline("--resume", "r")
+    assert resumed.exit_code == pytest.ExitCode.USAGE_ERROR
+    assert "leads out of the run" in " ".join(resumed.output.split())
+    for command in (("report",), ("rescore",), ("show", "c1"), ("summary",), ("merge",)):
+        _, output = project.evalharness(command[0], "reports/r", *command[1:])
         assert "Traceback" not in output
-    after = sorted((file, file.read_bytes()) for file in tmp_path.rglob("target/*")) + ([target.read_bytes()] if target.is_file() else [])
-    assert before == after
+    assert contents(elsewhere) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from evalharness.pytest_plugin.replay.stored_tests import StoredTestsExecution, 
 from evalharness.pytest_plugin.replay.trust import eval_file, is_within, project_folders
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, EvalSession
-from evalharness.runs.journal import Journal, journal_name, session_of
+from evalharness.runs.journal import Journal, journal_name, journals_of, session_of
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.run_file import write_run_file
 from evalharness.runs.schema import RunFile, WorkerEntry, mapping
@@ -166,7 +167,8 @@ def merge_runs(run_dirs: Sequence[Path], *, report_dir: Path | None = None, run_
     for part in parts[1:]:
         _check_alike(parts[0], part)
     target = report_dir or parts[0].run_dir.absolute().parent
-    with TemporaryDirectory(prefix="evalharness-merge-") as folder:
+    target.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".merge-", dir=target) as folder:  # where the journals can be linked
         source = Path(folder) / "parts"
         _write_source(source, parts)
         return rescore_run(source, report_dir=target, run_id=run_id or f"merged-{os.urandom(3).hex()}")
@@ -227,11 +229,15 @@ def _write_source(source: Path, parts: Sequence[RecordedRun]) -> None:
     (source / "journal").mkdir(parents=True)
     last = 0
     for number, part in enumerate(parts, 1):
-        for path in (part.run_dir / "journal").glob("*.jsonl"):
+        for path in journals_of(part.run_dir):
             session = session_of(path.stem)
             last = max(last, session)
             name = journal_name(f"part{number}-{path.stem.removeprefix(journal_name('', session))}", session)
-            (source / "journal" / f"{name}.jsonl").symlink_to(path.absolute())
+            copy = source / "journal" / f"{name}.jsonl"
+            try:
+                os.link(path, copy)
+            except OSError:  # another file system, or somebody else's file
+                shutil.copyfile(path, copy)
     journal = Journal(source, journal_name("merged", last + 1))
     engines = parts[0].records.collected["engines"]
     nodeids = [nodeid for part in parts for nodeid in part.records.collected["nodeids"]]

@@ -26,7 +26,7 @@ from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_
 from evalharness.pytest_plugin.replay.changes import case_changes, judging_changes, prompt_change
 from evalharness.pytest_plugin.replay.trust import OF_THIS_SESSION, check_checkpoints, check_options, is_same
 from evalharness.pytest_plugin.run_context import RunContext
-from evalharness.runs.files import RunLock, wait_for_writers
+from evalharness.runs.files import RunLock, check_all_inside, wait_for_writers
 from evalharness.runs.journal import encode, session_of
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.records import CaseRecords
@@ -70,6 +70,7 @@ def resume_run(now: RunConfig, root: Path, *, only_look: bool = False) -> tuple[
     if not (run_dir / "journal").is_dir():
         hint = did_you_mean(now.resume, [journal.parent.name for journal in now.report_dir.glob("*/journal")])
         raise RecordError(f"there is no run {now.resume!r} in {now.report_dir} that could be resumed{hint or '; see --report-dir'}")
+    check_all_inside(run_dir)
     lock = None if only_look else RunLock(run_dir)
     try:
         if not only_look:
