@@ -220,7 +220,7 @@ def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLo
     """Return the options of the run and, if it is resumed, its recorded state and its lock."""
     run = resolve_run_config(config)
     try:
-        return resume_run(run, only_look=runs_nothing(config)) if asks_to_resume(run) else (run, None, None)
+        return resume_run(run, config.rootpath, only_look=runs_nothing(config)) if asks_to_resume(run) else (run, None, None)
     except EvalHarnessError as error:
         raise pytest.UsageError(redactor().text(str(error))) from error
 
@@ -308,6 +308,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _start(config: pytest.Config, state: EvalSession) -> None:
     from evalharness.pytest_plugin.finish import start_run
 
+    config.stash[REPORTING].signals.take()
     start_run(state)
     progress = Progress(config, state.execution)
     config.stash[REPORTING].progress = progress
@@ -323,6 +324,8 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Close everything that an aborted session has left open."""
     return_mask(config)
+    if (reporting := config.stash.get(REPORTING, None)) is not None:
+        reporting.signals.give_back()
     state = config.stash.get(STATE, None)
     if state is not None:
         state.close()

@@ -47,10 +47,10 @@ class Generation(TypedDict, total=False):
     cached: bool
     exact_ids: bool
     thinking: ThinkingFacts | None
-    hidden: list[str]
-    """Names of the secrets that stood in the answer and were hidden: it is not judged again. Absent where there were none."""
     num_bytes_scored: int | None
     """UTF-8 bytes of a given response that its log-probabilities are of, without a first token that has none."""
+    hidden: list[str]
+    """Names of the secrets that stood in the answer and were hidden: it is not judged again. Absent where there were none."""
 
 
 class ThinkingFacts(TypedDict, total=False):
