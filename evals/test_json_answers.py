@@ -31,7 +31,7 @@ pytestmark = pytest.mark.eval(
 
 @pytest.mark.gate("valid >= 0.95", "fields_right >= 0.95", "invalid_rate <= 0.02")
 def test_fields(case, generation, score, details):
-    judged = json_answers.judge(generation.answer, case.reference)
+    judged = json_answers.judge(generation.answer, case.reference, generation.finish_reason)
     score(**judged.scores)
     details(**judged.details)
     assert judged.all_right, judged.problem

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.eval(
 @pytest.mark.gate("right_tool >= 0.90", "right_arguments >= 0.80", "no_call >= 0.90", "executable >= 0.95")
 def test_calls(case, generation, score, details):
     answer = parse_tool_calls(generation.answer, case.tools, finish_reason=generation.finish_reason)
-    judged = tools.judge(answer, case.reference)
+    judged = tools.judge(answer, case.reference, generation.finish_reason)
     score(**judged.scores)
     details(**judged.details)
     assert judged.all_right, judged.problem

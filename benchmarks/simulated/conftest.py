@@ -21,7 +21,7 @@ def generate(
     step = 0
     while not should_stop():
         while len(running) < CAPACITY and (prompt := next(source, None)) is not None:
-            running.append((step + len(self._answer(prompt).text), prompt))
+            running.append((step + len(self._answer(prompt)[0]), prompt))
         if not running:
             return
         time.sleep(STEP_S + ROW_S * len(running))

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from evalharness.analysis.gates import BUILT_IN_METRICS, was_judged
 from evalharness.api.cases import EngineComparison, OutputTarget, folder_name
-from evalharness.api.checks import excerpt, plain_number
+from evalharness.api.checks import MAX_BITS, any_text, excerpt, plain_number, shown
 from evalharness.config import RunConfig
 from evalharness.runs.schema import Aggregate, EngineEntry, GateVerdict, OutputFile, Row, TableEntry
 
@@ -29,7 +29,7 @@ def noting_failure(where: str, problems: list[str], what: str = "failed") -> Ite
     except _NoTable as problem:
         problems.append(f"{where} gave no tables: {problem}")
     except BaseException as error:  # SystemExit and pytest's outcomes are no `Exception`s
-        problems.append(f"{where} {what}: {type(error).__name__}: {error}")
+        problems.append(f"{where} {what}: {type(error).__name__}: {any_text(error)}")
 
 
 class _NoTable(Exception):
@@ -54,16 +54,20 @@ def rows_by_engine(rows: Iterable[Row], name: str) -> dict[str, list[Row]]:
     grouped: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row["eval"] == name:
-            row["scores"] = {**row["scores"]}  # rows share equal ones, and an eval's functions may add to theirs
             grouped[row["engine"]].append(row)
     return dict(grouped)
+
+
+def _given(row: Row) -> Row:
+    """Return a copy for an eval's function, whose changes must not get into the run: reports and gates go by its rows."""
+    return {**row, "scores": {**row["scores"]}}
 
 
 def judged_by_test(rows: Sequence[Row], name: str) -> Iterator[tuple[str, str, list[Row]]]:
     """Yield test, engine and judged rows (pass, miss or fail) of each test of an eval."""
     for engine, judged in rows_by_engine(filter(was_judged, rows), name).items():
         for test in dict.fromkeys(row["test"] for row in judged):
-            yield test, engine, [row for row in judged if row["test"] == test]
+            yield test, engine, [_given(row) for row in judged if row["test"] == test]
 
 
 def aggregate_rows(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[Aggregate]:
@@ -74,26 +78,30 @@ def aggregate_rows(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems
             assert functions.aggregate is not None
             where = f"{functions.path}: aggregate for {test} on {engine}"
             with noting_failure(where, problems):
-                metrics = _numbers(functions.aggregate(judged))
-                values += _metric_entries(metrics, functions.name, test, engine, where, problems)
+                values += _metric_entries(functions.aggregate(judged), functions.name, test, engine, where, problems)
     return values
 
 
-def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {str(name): float(value) for name, value in metrics.items()}
-
-
 def _metric_entries(
-    metrics: Mapping[str, float], eval_name: str, test: str, engine: str, where: str, problems: list[str]
+    metrics: Mapping[str, float | None], eval_name: str, test: str, engine: str, where: str, problems: list[str]
 ) -> Iterator[Aggregate]:
-    """Yield the finite metrics that do not have the name of a rate; the others become `problems`."""
-    for name, value in metrics.items():
+    """Yield the finite metrics that do not have the name of a rate; the others become `problems`, but None, which is no value."""
+    for key, given in metrics.items():
+        name, value = str(key), _finite(given)
         if name in BUILT_IN_METRICS:
             problems.append(f"{where} gave {name!r}, the name of a rate that every test has; left out, give it another name")
-        elif math.isfinite(value):
+        elif value is not None:
             yield {"eval": eval_name, "test": test, "engine": engine, "metric": name, "value": value}
-        else:
-            problems.append(f"{where} gave {name}={value}; left out")
+        elif given is not None:
+            problems.append(f"{where} gave {name}={shown(given)}, which is no finite number; left out")
+
+
+def _finite(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last is torch's, for a tensor of several
+        return None
+    return number if math.isfinite(number) else None
 
 
 def table_entries(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[TableEntry]:
@@ -102,23 +110,26 @@ def table_entries(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems:
     for functions in evals:
         for test, engine, judged in judged_by_test(rows, functions.name) if functions.tables else ():
             assert functions.tables is not None
-            with noting_failure(f"{functions.path}: tables for {test} on {engine}", problems):
-                entries += _checked_tables(functions.tables(judged), functions.name, test, engine)
+            where = f"{functions.path}: tables for {test} on {engine}"
+            with noting_failure(where, problems):
+                entries += _checked_tables(functions.tables(judged), functions.name, test, engine, where, problems)
     return entries
 
 
-def _checked_tables(tables: Mapping[str, Table], eval_name: str, test: str, engine: str) -> list[TableEntry]:
-    entries: list[TableEntry] = []
+def _checked_tables(
+    tables: Mapping[str, Table], eval_name: str, test: str, engine: str, where: str, problems: list[str]
+) -> Iterator[TableEntry]:
+    """Yield the tables that can be shown; each of the others becomes one of the `problems`."""
     for title, lines in tables.items():
-        if not isinstance(title, str):
-            raise _NoTable(f"the title {title!r} must be a text")
-        rows = [_line(title, line) for line in lines]
-        entries.append({"eval": eval_name, "test": test, "engine": engine, "title": title, "rows": rows})
-    return entries
+        with noting_failure(where, problems):
+            if not isinstance(title, str):
+                raise _NoTable(f"the title {shown(title)} must be a text")
+            rows = [_line(title, line) for line in lines]
+            yield {"eval": eval_name, "test": test, "engine": engine, "title": title, "rows": rows}
 
 
 def _shown(value: object) -> str:
-    return excerpt(repr(value), 2000, count_rest=True)
+    return excerpt(shown(value), 2000, count_rest=True)
 
 
 def _line(title: str, line: Any) -> dict[str, Any]:
@@ -127,9 +138,11 @@ def _line(title: str, line: Any) -> dict[str, Any]:
     cells = {column: plain_number(value) for column, value in line.items()}
     for column, value in cells.items():
         if not isinstance(column, str):
-            raise _NoTable(f"a column of {title!r} is {column!r}; columns are texts")
+            raise _NoTable(f"a column of {title!r} is {shown(column)}; columns are texts")
         if value is not None and not isinstance(value, (str, bool, int, float)):
             raise _NoTable(f"{column!r} in {title!r} is {_shown(value)} ({type(value).__name__}); give a text, a number or None")
+        if isinstance(value, int) and value.bit_length() >= MAX_BITS:
+            raise _NoTable(f"{column!r} in {title!r} is an int of {value.bit_length():,} bits; give it as a text")
         if isinstance(value, float) and not math.isfinite(value):
             raise _NoTable(f"{column!r} in {title!r} is {value}; give None where there is no number")
     return cells
@@ -176,17 +189,19 @@ def across_engines(
                 with noting_failure(where, problems):
                     result = functions.across(compared, {engine: facts[engine] for engine in group})
                     comparison = result if isinstance(result, EngineComparison) else EngineComparison(result)
-                    metrics = {str(engine): _numbers(each) for engine, each in comparison.metrics.items()}
                     remarks = {(functions.name, test, engine): str(remark) for engine, remark in comparison.remarks.items()}
                     results.remarks.update(remarks)
-                    for engine, each in metrics.items():
+                    for engine, each in comparison.metrics.items():
                         if engine in group:
-                            results.aggregates.extend(_metric_entries(each, functions.name, test, engine, where, problems))
+                            with noting_failure(where, problems):
+                                results.aggregates.extend(_metric_entries(each, functions.name, test, engine, where, problems))
                         else:
                             problems.append(f"{where} gave metrics of {engine!r}, which is none of these engines; left out")
                     for engine in group:
                         with noting_failure(where, problems):
-                            results.tables.extend(_checked_tables(comparison.tables.get(engine, {}), functions.name, test, engine))
+                            results.tables.extend(
+                                _checked_tables(comparison.tables.get(engine, {}), functions.name, test, engine, where, problems)
+                            )
     return results
 
 
@@ -211,7 +226,7 @@ def write_outputs(
             folder = run_dir / "outputs" / folder_name(engine)
             target = OutputTarget(folder, engine, functions.data_dir, run.spot, run.seed)
             before = _files(folder)
-            _write(functions, engine_rows, target, problems)
+            _write(functions, list(map(_given, engine_rows)), target, problems)
             for path, facts in _files(folder).items():
                 if before.get(path) != facts:
                     name = path.relative_to(run_dir).as_posix()

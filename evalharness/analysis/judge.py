@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from evalharness.analysis.gates import Gate, RegressionGate, evaluate_gate, parse_gate
-from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError
+from evalharness.api.checks import first_names
+from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.runs.run_file import find_latest, is_latest
 from evalharness.runs.samples import count_outcomes, eval_entries
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
@@ -42,6 +43,14 @@ def find_baseline(wanted: str, *, root: Path, base: Path, report_dir: Path) -> P
             raise BaselineError(f"{error}, or run once without --baseline") from None
     is_path = "/" in wanted or "\\" in wanted or wanted.endswith(".json")
     return base / wanted if is_path else root / BASELINE_FOLDER / f"{wanted}.json"
+
+
+def why_absent(baseline: Path) -> str:
+    """Return what to say of a baseline that does not exist: what was probably meant, which there are, and how to make it."""
+    there = sorted(path.stem for path in baseline.parent.glob("*.json"))
+    known = f"; there are: {first_names(there, 10)}" if there else ""
+    meant = did_you_mean(baseline.stem, there).rstrip("?")
+    return f"baseline {baseline} does not exist{meant}{known}; create it with: evalharness bless RUN_DIR {baseline.stem}"
 
 
 def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str) -> GateVerdict:
@@ -100,7 +109,7 @@ class RegressionJudge:
         if self._baseline is None:
             return self._problem or "there is no baseline"
         if not self._baseline.exists():
-            return f"baseline {self._baseline} does not exist; create it with: evalharness bless RUN_DIR {self._baseline.stem}"
+            return why_absent(self._baseline)
         try:
             return read_side(str(self._baseline), prefer=engine)
         except EvalHarnessError as error:

@@ -115,6 +115,26 @@ def excerpt(text: str, max_chars: int, *, count_rest: bool = False) -> str:
     return f"{text[:max_chars]}…" + (f" ({len(text) - max_chars:,} more characters)" if count_rest else "")
 
 
+MAX_BITS = 14_000
+"""Of an int that may be recorded: just below 4,300 digits, the longest that Python reads or writes."""
+
+
+def shown(value: object) -> str:
+    """Return a short repr of any value, also of one whose own repr raises, such as that of an int of 5,000 digits."""
+    try:
+        return reprlib.repr(value)
+    except Exception:
+        return f"<{type(value).__name__} that cannot be shown>"
+
+
+def any_text(value: object) -> str:
+    """Return the text of any value or error, also of one that cannot be made into a text."""
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__} that cannot be shown>"
+
+
 def plain_number(value: Any) -> Any:
     """Return numpy's and torch's numbers as Python numbers, anything else unchanged."""
     is_foreign = not isinstance(value, (bool, int, float)) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0

@@ -82,7 +82,7 @@ class RowWatchers:
 
     def push(self, token_id: int) -> str | None:
         """Return the name of the first plugin that ends the row with this token, None if the row goes on."""
-        if token_id in self._stop_ids:
+        if not self._watchers or token_id in self._stop_ids:
             return None
         ending = [name for name, watcher in self._watchers if watcher.push(token_id)]  # every watcher sees every token
         return ending[0] if ending else None

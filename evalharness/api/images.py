@@ -1,5 +1,7 @@
 """Opens images: upright, RGB, one frame, of a size that a vision model accepts. Resizing is left to the checkpoint's processor.
 
+A file is data from anyone: it is opened as one of `FORMATS`, never by whatever else Pillow knows (EPS would start Ghostscript).
+
 A bad image raises `ImageError` with the file's name, the fault and the remedy; its request becomes `invalid` and the others go on.
 A failing disk, network or system (EIO, ESTALE, EMFILE, EACCES…) says nothing about the image and raises `BackendError`.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+"""The formats that are opened, by Pillow's names; a phone's MPO is a JPEG to it."""
 MAX_IMAGE_PIXELS = 89_478_485
 """Larger images are refused before they are decoded; Pillow would warn from this size on."""
 MAX_ASPECT_RATIO = 200
@@ -36,6 +41,8 @@ ERRORS_OF_THE_FILE = frozenset({None, errno.ENOENT, errno.EISDIR, errno.ENOTDIR,
 
 ORIENTATION_TAG = 0x0112
 PNG_SIGNATURE_BYTES = 8
+MAX_EXIF_BYTES = 1 << 20
+"""Of a PNG's eXIf chunk; a JPEG's has 64 KiB at most."""
 
 
 class MadeImage(bytes):
@@ -132,6 +139,8 @@ def _stream(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
     if not isinstance(source, (str, os.PathLike)):
         raise ImageError(f"an image must be a path, bytes or a PIL image, got {type(source).__name__}")
     try:
+        if _may_never_end(source):
+            raise ImageError(f"{name} is a pipe or device, not a file; give the path of one image file")
         opened = Path(source).open("rb")  # noqa: SIM115 -- closed by the `with` below
     except FileNotFoundError:
         raise ImageError(f"{name} does not exist; check the path (URLs are not fetched)") from None
@@ -141,6 +150,15 @@ def _stream(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
         raise _unreadable(name, error) from error
     with opened:
         yield opened
+
+
+def _may_never_end(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is that of a pipe, a socket or a device; opening it says everything else."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _unreadable(name: str, error: Exception) -> ImageError | BackendError:
@@ -184,9 +202,11 @@ def _identified(stream: IO[bytes], name: str) -> Image.Image:
         raise ImageError(f"{name} is empty (0 bytes); copy it again or leave it out")
     stream.seek(0)
     try:
-        return Image.open(stream)
+        return Image.open(stream, formats=FORMATS)
     except UnidentifiedImageError:
-        raise ImageError(f"{name} is not an image, or has a format that Pillow cannot read; use JPEG or PNG") from None
+        raise ImageError(
+            f"{name} is not an image, or has a format that is not opened ({', '.join(FORMATS)} are); use JPEG or PNG"
+        ) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(f"{name} is too large to open safely, at most {MAX_IMAGE_PIXELS} pixels are taken: {error}") from error
 
@@ -201,10 +221,10 @@ def _check(image: Image.Image, name: str) -> None:
         )
     if min(width, height) < MIN_EDGE:
         raise ImageError(f"{name} is {width} × {height} pixels, too small: each edge needs at least {MIN_EDGE}; leave it out")
-    num_frames = getattr(image, "n_frames", 1)
-    # Many phones write MPO, a JPEG with a preview or depth map after it; its first frame is the photo.
-    if num_frames > 1 and image.format != "MPO":
-        raise ImageError(f"{name} has {num_frames} frames (animated or several pages); extract one of them")
+    # Many phones write MPO, a JPEG with a preview or depth map after it; its first frame is the photo. Counting frames takes a time
+    # that grows with their square in TIFF.
+    if getattr(image, "is_animated", False) and image.format != "MPO":
+        raise ImageError(f"{name} has several frames (animated or several pages); extract one of them")
 
 
 def _orientation(image: Image.Image, stream: IO[bytes] | None) -> int:
@@ -233,7 +253,7 @@ def _late_png_exif(stream: IO[bytes]) -> bytes:
         while len(header := stream.read(8)) == 8:
             length, kind = struct.unpack(">I4s", header)
             if kind == b"eXIf":
-                return b"Exif\0\0" + stream.read(length)
+                return b"Exif\0\0" + stream.read(length) if length <= MAX_EXIF_BYTES else b""  # a chunk may claim 4 GB
             stream.seek(length + 4, os.SEEK_CUR)  # data and checksum
         return b""
     finally:

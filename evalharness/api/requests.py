@@ -97,7 +97,8 @@ class GenerationResult:
     (natural log, raw or processed by `logprobs_kind`), None where the engine gave no value; `entropies` likewise, in nats.
     `finish_reason` "scored": nothing was generated; texts and ids are those of a given response (`ScoringRequest`). `cached`: the answer
     comes from the cache. `exact_ids` False: a server returned text only, and `token_ids` are the text's, not the generated ones.
-    `thinking`: thought and answer of a model with thinking on; `answer` is the text without the thought.
+    `thinking`: thought and answer of a model with thinking on; `answer` is the text without the thought. `num_bytes_scored`: UTF-8 bytes
+    of a given response without its first tokens that have no value; None for generated texts.
     """
 
     text: str
@@ -121,6 +122,7 @@ class GenerationResult:
     exact_ids: bool = True
     entropies: tuple[float | None, ...] | None = None
     thinking: Thinking | None = None
+    num_bytes_scored: int | None = None
 
     @property
     def answer(self) -> str:

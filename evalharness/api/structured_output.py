@@ -17,6 +17,7 @@ from typing import Any
 
 from evalharness.api.checks import check_instance, check_json, check_sequence, check_text, known_keys
 from evalharness.api.errors import ContractValueError
+from evalharness.api.json_schema import AnswerDecoder, check_schema, is_match, problems_of
 
 STRUCTURES = ("json_schema", "regex", "choice", "grammar")
 _MAX_DEPTH = 64  # engines build grammars by recursion, in C++
@@ -46,13 +47,7 @@ class StructuredOutput:
         schema = dict(self.json_schema or {})
         check_json("structured.json_schema", schema)
         _check_depth(schema)
-        from jsonschema import Draft202012Validator, SchemaError  # few options have a schema
-
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            place = "/".join(map(str, error.absolute_path)) or "its top"
-            raise ContractValueError(f"structured.json_schema is not a JSON schema: {error.message} (at {place})") from None
+        check_schema(schema, "structured.json_schema")
         object.__setattr__(self, "json_schema", copy.deepcopy(schema))
 
     def _check_regex(self) -> None:
@@ -129,16 +124,13 @@ def fits(text: str, structured: StructuredOutput) -> bool:
     if structured.choice is not None:
         return text in structured.choice
     if structured.regex is not None:
-        return re.fullmatch(structured.regex, text) is not None
+        return is_match(structured.regex, text)
     if structured.json_schema is None:
         return True
-    from jsonschema import Draft202012Validator
-
     try:
-        value = json.loads(text)
+        return not problems_of(AnswerDecoder().decode(text), structured.json_schema)
     except ValueError:
         return False
-    return Draft202012Validator(structured.json_schema).is_valid(value)
 
 
 # Keywords that xgrammar ignores, so that an answer could violate them; it logs most of them, but not all.

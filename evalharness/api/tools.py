@@ -8,6 +8,7 @@ from typing import Any
 
 from evalharness.api.checks import check_instance, check_json, check_sequence, check_text
 from evalharness.api.errors import ContractTypeError, ContractValueError
+from evalharness.api.json_schema import check_schema
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Tool:
         check_json("tool.parameters", dict(self.parameters))
         if self.parameters.get("type", "object") != "object":
             raise ContractValueError(f"tool.parameters.type must be 'object', got {self.parameters['type']!r}")
-        _check_schema(self.name, self.parameters)
+        check_schema(self.parameters, f"tool.parameters of {self.name!r}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the tool in the form that chat templates and servers take."""
@@ -35,20 +36,13 @@ class Tool:
         return {"type": "function", "function": function}
 
 
-def _check_schema(name: str, schema: Mapping[str, Any]) -> None:
-    from jsonschema import Draft202012Validator, SchemaError  # slow to import, and few requests have tools
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        raise ContractValueError(f"tool.parameters of {name!r} is not a JSON Schema: {error.message} (at {error.json_path})") from error
-
-
 def read_tools(tools: Sequence[Tool | Mapping[str, Any]]) -> tuple[Tool, ...]:
     """Return tools from plain data: `{"type": "function", "function": {…}}`, or a mapping of name, description and parameters.
 
     Raises `ContractTypeError` or `ContractValueError` naming the tool; two tools with the same name are refused.
     """
+    if type(tools) is tuple and not tools:  # most requests
+        return ()
     check_sequence("tools", tools, "tools")
     checked = tuple(_read_tool(f"tools[{position}]", tool) for position, tool in enumerate(tools))
     names = [tool.name for tool in checked]

@@ -114,10 +114,11 @@ class BareTokenizer:
 
     @cached_property
     def _environment(self) -> Any:
-        """Jinja as chat templates expect it: sandboxed, and with the functions and tags that transformers gives them."""
+        """Jinja as chat templates expect it: sandboxed, with limits, and with the functions and tags that transformers gives them."""
         from jinja2 import TemplateError, nodes
         from jinja2.ext import Extension, loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        from evalharness.backends.template_sandbox import LimitedEnvironment
 
         class Generation(Extension):
             """`{% generation %}` marks what a model is trained on; it renders as if it was not there."""
@@ -134,7 +135,7 @@ class BareTokenizer:
         def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
             return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+        environment = LimitedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
         environment.filters["tojson"] = tojson
         environment.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.now().strftime(form))
         return environment

@@ -32,6 +32,7 @@ from evalharness.backends.base import BackendOutput, Capabilities, Completion, L
 from evalharness.backends.stops import RowEnd
 
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image_pad|>")
+_FIRST_CHAR = len(_SPECIAL_TOKENS)
 _SCRIPT = 'a JSONL file with rows {"contains": …, "text": …}'
 _TEMPLATE = "<|im_start|>{role}\n{content}<|im_end|>\n"
 
@@ -63,6 +64,7 @@ class FakeAnswer:
             raise ContractValueError("answer.error and answer.invalid exclude each other; an answer fails in one way")
 
 
+_AS_IT_IS = FakeAnswer()
 Answers: TypeAlias = "Callable[[Prompt], FakeAnswer | str] | Sequence[FakeAnswer | str]"
 
 
@@ -80,24 +82,22 @@ class FakeTokenizer:
 
     def __len__(self) -> int:
         """Return the number of ids."""
-        return len(_SPECIAL_TOKENS) + 0x110000
+        return _FIRST_CHAR + 0x110000
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """Return one id per character or special token."""
-        if "<|" not in text:
-            return [ord(c) + len(_SPECIAL_TOKENS) for c in text]
         ids: list[int] = []
-        for piece in self._pieces.split(text):
+        for piece in self._pieces.split(text) if "<|" in text else [text]:
             if piece in _SPECIAL_TOKENS:
                 ids.append(_SPECIAL_TOKENS.index(piece))
             else:
-                ids += [ord(c) + len(_SPECIAL_TOKENS) for c in piece]
+                ids += [ord(c) + _FIRST_CHAR for c in piece]
         return ids
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False) -> str:
         """Return the text of the ids."""
-        first = len(_SPECIAL_TOKENS)
-        return "".join(chr(i - first) if i >= first else ("" if skip_special_tokens else _SPECIAL_TOKENS[i]) for i in token_ids)
+        special = ("",) * _FIRST_CHAR if skip_special_tokens else _SPECIAL_TOKENS
+        return "".join([chr(i - _FIRST_CHAR) if i >= _FIRST_CHAR else special[i] for i in token_ids])
 
     def apply_chat_template(
         self,
@@ -173,7 +173,7 @@ class FakeBackend:
             yield self._complete(prompt, plugins)
 
     def _complete(self, prompt: Prompt, plugins: Sequence[GenerationPlugin]) -> BackendOutput:
-        answer = self._answer(prompt)
+        text, answer = self._answer(prompt)
         if answer.delay_s:
             time.sleep(answer.delay_s)
         if answer.error is not None:
@@ -188,19 +188,17 @@ class FakeBackend:
                 return prompt.index, failure_of(error, "preparing the prompt")
         if prompt.response_ids is not None:
             return _scored(prompt, prompt.response_ids, answer)
-        if prompt.plan.structured is not None and not fits(answer.text, prompt.plan.structured):
-            return prompt.index, GenerationFailure("error", f"the scripted answer is not what structured asks for: {answer.text[:80]!r}")
-        ids = self.tokenizer.encode(answer.text)
+        if prompt.plan.structured is not None and not fits(text, prompt.plan.structured):
+            return prompt.index, GenerationFailure("error", f"the scripted answer is not what structured asks for: {text[:80]!r}")
+        ids = self.tokenizer.encode(text)
         if prompt.plan.thinking is not None:
             ids = within_budget(ids, prompt.plan.thinking, prompt.token_ids)
         return self._end(prompt, [*ids, self.tokenizer.eos_token_id] if answer.ends else ids, plugins)
 
-    def _answer(self, prompt: Prompt) -> FakeAnswer:
-        if callable(self._answers):
-            answer = self._answers(prompt)
-        else:
-            answer = self._answers[min(prompt.index, len(self._answers) - 1)]
-        return FakeAnswer(answer) if isinstance(answer, str) else answer
+    def _answer(self, prompt: Prompt) -> tuple[str, FakeAnswer]:
+        """Return the text, and what else its script says of it."""
+        given = self._answers(prompt) if callable(self._answers) else self._answers[min(prompt.index, len(self._answers) - 1)]
+        return (given, _AS_IT_IS) if isinstance(given, str) else (given.text, given)
 
     def _end(self, prompt: Prompt, ids: Sequence[int], plugins: Sequence[GenerationPlugin]) -> Completion:
         row, kept, end = RowEnd(prompt.plan, self.tokenizer, plugins), [], None
@@ -239,7 +237,7 @@ def read_script(source: str) -> Answers:
     if not path.is_file():
         raise CheckpointError(f"backend 'fake' got --model {source!r}; give 'echo' or {_SCRIPT}")
     try:
-        lines = path.read_text("utf-8").split("\n")  # not splitlines: a text may hold other line ends as they are
+        lines = path.read_text("utf-8-sig").split("\n")  # not splitlines: a text may hold other line ends as they are
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path.name} is not a script ({error}); give {_SCRIPT}") from None
     rows = [_script_row(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
@@ -263,7 +261,7 @@ def _script_row(path: Path, number: int, line: str) -> tuple[str | None, FakeAns
         if not isinstance(contains, (str, type(None))):
             raise ContractTypeError(f"contains must be a text, got {contains!r}")
         return contains, FakeAnswer(**row)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         known = "contains, text, error, invalid, delay_s, ends, logprobs"
         raise CheckpointError(f"{path.name}:{number} is not a script row ({error}); known keys: {known}") from None
 

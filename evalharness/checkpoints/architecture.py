@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from evalharness.api.checks import excerpt
 from evalharness.api.errors import CheckpointError
+from evalharness.checkpoints.file_hashes import FileState, hash_files
 from evalharness.checkpoints.gguf import gguf_file_of
-from evalharness.checkpoints.weights import FINGERPRINTED_SUFFIXES, NOT_FINGERPRINTED, base_shapes, find_weights, read_json
+from evalharness.checkpoints.identity import TEMPLATES, files_read
+from evalharness.checkpoints.tying import are_equal, doubled_heads
+from evalharness.checkpoints.weights import base_shapes, find_weights, packed_types, read_json
 
 # What a config says about how it was written, not about the model.
 _HARMLESS = frozenset({"_name_or_path", "transformers_version"})
@@ -26,14 +28,18 @@ _ABSENT = "absent"
 class LoadedFolder:
     """What a checkpoint's folder held when it was loaded; a trainer may have written something else there since, or removed it.
 
+    `packed`: {tensor: type} of those that are not plain floating-point numbers. `heads`: see `doubled_heads`.
     `problem` says why the folder cannot be told from others, None where it can; the other fields mean nothing then.
     """
 
     path: Path
     config: Mapping[str, Any]
     companions: Mapping[str, Any]
-    stamps: tuple[tuple[Any, ...], ...]
+    stamps: tuple[tuple[str, FileState], ...]
     shapes: Mapping[str, tuple[int, ...]] | None
+    packed: Mapping[str, str] = field(default_factory=dict)
+    heads: frozenset[str] = frozenset()
+    heads_are_equal: bool = True
     problem: str | None = None
 
     @classmethod
@@ -42,12 +48,13 @@ class LoadedFolder:
         try:
             stamps, config, companions = _stamps(path), _config(path), _companions(path)
         except (OSError, ValueError) as error:  # a CheckpointError is a ValueError
-            return cls(path, {}, {}, (), None, str(error))
+            return cls(path, {}, {}, (), None, problem=str(error))
         try:
             shapes = base_shapes(path)
+            heads = doubled_heads(config, shapes)
+            return cls(path, config, companions, stamps, shapes, packed_types(path), heads, are_equal(path, heads) if heads else True)
         except (OSError, CheckpointError):
-            shapes = None
-        return cls(path, config, companions, stamps, shapes)
+            return cls(path, config, companions, stamps, None)
 
     def has_changed(self) -> bool:
         """Return whether the folder's weights are other files by now, or have been written to."""
@@ -61,9 +68,8 @@ class LoadedFolder:
         return self.shapes if self.shapes is not None else base_shapes(self.path)
 
 
-def _stamps(folder: Path) -> tuple[tuple[Any, ...], ...]:
-    states = [(name, (folder / name).stat()) for name in find_weights(folder, allow_pickle=True).files]
-    return tuple((name, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino) for name, state in states)
+def _stamps(folder: Path) -> tuple[tuple[str, FileState], ...]:
+    return tuple((name, FileState.at(folder / name)) for name in find_weights(folder, allow_pickle=True).files)
 
 
 def loading_difference(running: LoadedFolder, other: Path) -> str | None:
@@ -72,6 +78,7 @@ def loading_difference(running: LoadedFolder, other: Path) -> str | None:
         architecture_difference(running, other, dtype_matters=False)
         or companion_difference(running, other)
         or tensor_difference(running, other)
+        or head_difference(running, other)
     )
 
 
@@ -103,12 +110,13 @@ def companion_difference(running: LoadedFolder, other: Path) -> str | None:
 
 
 def tensor_difference(running: LoadedFolder, other: Path) -> str | None:
-    """Return which tensor only one of the two has, or has in another shape; None where they pair one by one.
+    """Return which tensor only one of the two has, or has in another shape or packed otherwise; None where they pair one by one.
 
     What only the running model has would be kept without a word, by engines that load whatever they find.
     """
     try:
         ours, theirs = running.weight_shapes(), base_shapes(other)
+        packed = packed_types(other)
     except CheckpointError as error:
         return str(error)
     for name in sorted({*ours, *theirs}):
@@ -118,7 +126,19 @@ def tensor_difference(running: LoadedFolder, other: Path) -> str | None:
             return f"it has {name}, which the loaded checkpoint has not"
         if ours[name] != theirs[name]:
             return f"its {name} has another shape"
+        if running.packed.get(name) != packed.get(name):
+            return f"its {name} is of type {packed.get(name, 'float')}, the loaded checkpoint's of type {running.packed.get(name, 'float')}"
     return None
+
+
+def head_difference(running: LoadedFolder, other: Path) -> str | None:
+    """Return why an engine that has tied its head to the embedding, or not, as the numbers were, may not do so for `other`'s.
+
+    `other` has the same config and tensors.
+    """
+    if not running.heads or (running.heads_are_equal and are_equal(other, running.heads)):
+        return None
+    return f"its files hold {' and '.join(sorted(running.heads))}, which config.json ties; whether they differ decides how an engine starts"
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -145,16 +165,11 @@ def _shown(value: Any) -> str:
 
 
 def _companions(folder: Path) -> dict[str, Any]:
-    companions: dict[str, Any] = {}
-    for entry in folder.iterdir():
-        name = entry.name
-        if not entry.is_file() or entry.suffix not in FINGERPRINTED_SUFFIXES or name in {*NOT_FINGERPRINTED, *_READ_ANEW, "config.json"}:
-            continue
-        content = entry.read_bytes()
-        if name == "tokenizer_config.json":
-            values = json.loads(content)
-            values.pop("chat_template", None)
-            companions[name] = values
-        else:
-            companions[name] = hashlib.sha256(content).hexdigest()
+    weights = find_weights(folder, allow_pickle=True).files
+    names = [name for name in files_read(folder) if name not in {*weights, *_READ_ANEW, "config.json"} and not name.startswith(TEMPLATES)]
+    hashes = hash_files(folder / name for name in names)
+    companions: dict[str, Any] = {name: hashes[folder / name] for name in names}
+    if "tokenizer_config.json" in companions:
+        settings = read_json(folder / "tokenizer_config.json") or {}
+        companions["tokenizer_config.json"] = {key: value for key, value in settings.items() if key != "chat_template"}
     return companions

@@ -6,7 +6,6 @@ of the vocabulary: 7 s for 49,152 of them, and a run looks at its checkpoints be
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 from collections import Counter
@@ -20,8 +19,6 @@ from evalharness.api.errors import CheckpointError
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _MAX_LENGTH = 2**32  # of a text or a list; what is longer is damage
-_WHOLE_FILE_BYTES = 16 * 1024 * 1024
-_NUM_BLOCKS, _BLOCK_BYTES = 256, 4096
 _NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _TEXT, _ARRAY = 8, 9
 _MAX_DEPTH = 8  # of lists in lists; no converter writes any
@@ -62,20 +59,6 @@ class GgufFile:
         """Return the facts for run.json."""
         most = max(self.types, key=lambda name: self.types[name], default="none")
         return {"method": "gguf", "format": most, "num_tensors": dict(self.types)}
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256 (hex) of a file of up to 16 MiB, else of its size, its head and 256 blocks of 4 KiB evenly spread."""
-        digest = hashlib.sha256()
-        size = self.path.stat().st_size
-        with self.path.open("rb") as file:
-            if size <= _WHOLE_FILE_BYTES:
-                digest.update(file.read())
-                return digest.hexdigest()
-            digest.update(f"{size}\0".encode() + file.read(self.head_bytes))
-            for block in range(_NUM_BLOCKS):
-                file.seek(self.head_bytes + (size - self.head_bytes - _BLOCK_BYTES) * block // _NUM_BLOCKS)
-                digest.update(file.read(_BLOCK_BYTES))
-        return digest.hexdigest()
 
 
 def gguf_file_of(path: Path | str) -> Path | None:

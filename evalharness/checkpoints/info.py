@@ -5,22 +5,23 @@ A checkpoint that cannot be used is refused here, before an engine is started fo
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from evalharness.api.checks import is_folder
 from evalharness.api.errors import CheckpointError, did_you_mean, nearest_folder
 from evalharness.api.options import Variant
-from evalharness.checkpoints.adapter import Adapter, find_base, is_adapter, read_adapter
+from evalharness.checkpoints.adapter import Adapter, find_base, is_adapter, read_adapter, replaces_nothing
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
-from evalharness.checkpoints.weights import base_shapes, find_weights, fingerprint_checkpoint, read_json
+from evalharness.checkpoints.identity import REMOTE_CODE_FILES, fingerprint_adapted, fingerprint_of, stamp_of
+from evalharness.checkpoints.weights import base_shapes, find_weights, read_json
 
 _PACKAGES = {
     "awq": "gptqmodel",
@@ -75,26 +76,32 @@ def package_hint(model_path: str) -> str:
 
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tekken.json")
-# Where transformers looks for code to import; model code comes with config.json.
-REMOTE_CODE_FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """A usable checkpoint.
+    """A usable checkpoint. Of an adapter, `variant` and template are the base's.
 
-    `fingerprint` (SHA-256, hex) tells two checkpoints apart whatever their folders are called; `fingerprint_checkpoint`
-    says what goes into it. Of an adapter it is made of its own and its base's; `variant` and template are the base's.
     `quantization`: facts for run.json where weights are kept in fewer bits.
     """
 
     path: Path
     variant: Variant
     has_chat_template: bool
-    fingerprint: str
     base: CheckpointInfo | None = None
     adapter: Adapter | None = None
     quantization: Mapping[str, Any] | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What tells it from every other checkpoint (identity.py); of an adapter made of its own and its base's. All files are read."""
+        if self.base is None or self.adapter is None:
+            return fingerprint_of(self.path)
+        return fingerprint_adapted(self.base.fingerprint, self.adapter.fingerprint)
+
+    def stamp(self) -> str:
+        """Return what the file system says of all its files, see `stamp_of`."""
+        return stamp_of(self.path, *([self.base.path] if self.base is not None else []))
 
 
 def inspect_checkpoint(
@@ -114,24 +121,23 @@ def inspect_checkpoint(
     check_folder(folder)
     if (gguf_file := gguf_file_of(folder)) is not None:
         gguf = read_gguf(gguf_file)
-        return CheckpointInfo(folder, "text", gguf.has_chat_template, gguf.fingerprint(), quantization=gguf.quantization())
+        return CheckpointInfo(folder, "text", gguf.has_chat_template, quantization=gguf.quantization())
     if is_adapter(folder):
         base_path = find_base(folder, base_model, root or Path.cwd())
         base = inspect_checkpoint(base_path, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
         adapter = read_adapter(folder, base_shapes(base_path))
+        if adapter.replaced and replaces_nothing(adapter, base_path):
+            adapter = replace(
+                adapter, notices=(*adapter.notices, f"adapter {folder} changes nothing: all of its weights are its base's own")
+            )
         _check_same_tokenizer(folder, base_path)
-        both = hashlib.sha256(f"{base.fingerprint}+{adapter.fingerprint}".encode()).hexdigest()
-        return replace(base, path=folder, fingerprint=both, base=base, adapter=adapter)
+        return replace(base, path=folder, base=base, adapter=adapter)
     config = _read_config(folder)
     _check_remote_code(folder, trust_remote_code)
-    weights = find_weights(folder, allow_pickle=allow_pickle)
+    find_weights(folder, allow_pickle=allow_pickle)
     _check_tokenizer(folder)
     return CheckpointInfo(
-        path=folder,
-        variant=variant_of(config),
-        has_chat_template=_has_chat_template(folder),
-        fingerprint=fingerprint_checkpoint(folder, weights),
-        quantization=quantization_of(config),
+        path=folder, variant=variant_of(config), has_chat_template=_has_chat_template(folder), quantization=quantization_of(config)
     )
 
 

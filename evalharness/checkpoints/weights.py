@@ -1,30 +1,23 @@
-"""The weight files of a checkpoint: their names, whether they are complete, and a fingerprint that tells them from others.
+"""The weight files of a checkpoint: their names, whether they are complete, and what is in them.
 
-Reads the heads of safetensors files (8 bytes of length, then JSON) and single blocks, never a whole large file.
+Reads the heads of safetensors files (8 bytes of length, then JSON), never a whole large file.
 """
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import json
-import math
-import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from evalharness.api.errors import CheckpointError
 
 MAX_HEAD_BYTES = 100_000_000  # the format's own limit
-WHOLE_FILE_BYTES = 16 * 1024 * 1024
-BLOCK_BYTES = 4096
-MAX_BLOCKS = 256
-FINGERPRINTED_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".py")
-# A training run leaves these beside the checkpoint; they change nothing about what it answers.
-_RESULTS = ("all_results.json", "train_results.json", "eval_results.json")
-NOT_FINGERPRINTED = ("trainer_state.json", "requirements.txt", "README.txt", "LICENSE.txt", *_RESULTS)
+_BLOCK_BYTES = 1 << 20
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 # Pickles that lie beside weights and are none.
 NO_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin", "scaler.pt", "adapter_model.bin")
@@ -78,7 +71,7 @@ def _read_index(folder: Path, name: str) -> dict[str, tuple[str, ...]]:
         shards: dict[str, list[str]] = {}
         for tensor, shard in weight_map.items():
             shards.setdefault(shard, []).append(tensor)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error}); copy it again") from error
     if not shards:
         raise CheckpointError(f"{path} names no weights; copy it again")
@@ -120,7 +113,7 @@ def read_head(path: Path) -> dict[str, Any]:
             head = json.loads(file.read(length))
             end = max((tensor["data_offsets"][1] for tensor in tensors_of(head).values()), default=0)
             shapes_ok = all(isinstance(t["dtype"], str) and all(isinstance(n, int) for n in t["shape"]) for t in tensors_of(head).values())
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"the head of {path} is damaged ({type(error).__name__}); copy it again") from error
     if not shapes_ok:
         raise CheckpointError(f"the head of {path} is damaged (types or shapes); copy it again")
@@ -135,7 +128,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; it may have been written only in part") from error
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} must hold a JSON object, got {type(values).__name__}")
@@ -147,56 +140,21 @@ def tensors_of(head: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tensor for name, tensor in head.items() if name != "__metadata__"}
 
 
-def fingerprint_checkpoint(folder: Path, weights: Weights) -> str:
-    """Return the SHA-256 (hex) that tells this checkpoint from others, whatever its folder is called.
-
-    Into it go, with name and size: every .json, .jinja, .model, .txt, .tiktoken and .py file of the folder (config,
-    generation settings, tokenizer, chat template, processors, own code) but a training run's reports; weight files of up to
-    16 MiB in full; of larger safetensors files the head and 4 KiB from the middle of each tensor, of at most 256 tensors
-    evenly spread over the file; of larger pickles 256 blocks of 4 KiB evenly spread. At most 1 MiB and the head is read of
-    a large file, so two checkpoints that differ in a few values of a few tensors only may get the same fingerprint.
-    """
-    digest = hashlib.sha256()
-    texts = sorted(
-        e.name for e in folder.iterdir() if e.is_file() and e.suffix in FINGERPRINTED_SUFFIXES and e.name not in NOT_FINGERPRINTED
-    )
-    for name in texts:
-        content = (folder / name).read_bytes()
-        digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape"))
-        digest.update(content)
-    return fingerprint_weights(folder, weights, digest)
-
-
-def fingerprint_weights(folder: Path, weights: Weights, digest: Any = None) -> str:
-    """Return the SHA-256 (hex) of the weight files alone, as far as they go into the fingerprint of a checkpoint.
-
-    `digest`: a hash that has read something already.
-    """
-    digest = hashlib.sha256() if digest is None else digest
-    for name in weights.files:
-        size = (folder / name).stat().st_size
-        digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
-        with (folder / name).open("rb") as file:
-            if size <= WHOLE_FILE_BYTES:
-                digest.update(file.read())
-            else:
-                _digest_blocks(digest, file, size, weights.heads.get(name))
-    return str(digest.hexdigest())
-
-
-def _digest_blocks(digest: Any, file: BinaryIO, size: int, head: Mapping[str, Any] | None) -> None:
-    if head is None:
-        spans = [(size * i // MAX_BLOCKS, size * (i + 1) // MAX_BLOCKS) for i in range(MAX_BLOCKS)]
-    else:
+def tensor_blocks(path: Path, tensor: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the bytes of a tensor, which the head of its file describes, in blocks of at most 1 MiB."""
+    with path.open("rb") as file:
         start = 8 + struct.unpack("<Q", file.read(8))[0]
-        digest.update(file.read(start - 8))
-        offsets = sorted((tensor["data_offsets"][0], tensor["data_offsets"][1]) for tensor in tensors_of(head).values())
-        step = max(1, math.ceil(len(offsets) / MAX_BLOCKS))
-        spans = [(start + begin, start + end) for begin, end in offsets[::step]]
-    for begin, end in spans:
-        middle = max(begin, (begin + end - BLOCK_BYTES) // 2)
-        file.seek(middle, os.SEEK_SET)
-        digest.update(file.read(min(BLOCK_BYTES, end - middle)))
+        begin, end = tensor["data_offsets"]
+        file.seek(start + begin)
+        for place in range(begin, end, _BLOCK_BYTES):
+            yield file.read(min(_BLOCK_BYTES, end - place))
+
+
+def same_tensor(one: tuple[Path, Mapping[str, Any]], other: tuple[Path, Mapping[str, Any]]) -> bool:
+    """Return whether two tensors, each in its file, are of one type and equal, byte for byte."""
+    if one[1]["dtype"] != other[1]["dtype"]:
+        return False
+    return all(ours == theirs for ours, theirs in itertools.zip_longest(tensor_blocks(*one), tensor_blocks(*other)))
 
 
 def base_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -205,3 +163,10 @@ def base_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     if not weights.heads:
         raise CheckpointError(f"{folder} has pickled weights only, so whether an adapter fits it cannot be told; save it as safetensors")
     return {name: tuple(tensor["shape"]) for head in weights.heads.values() for name, tensor in tensors_of(head).items()}
+
+
+def packed_types(folder: Path) -> dict[str, str]:
+    """Return {tensor: type} of a checkpoint's tensors that are not plain floating-point numbers; those are converted by any load."""
+    heads = find_weights(folder, allow_pickle=True).heads
+    types = {name: str(tensor["dtype"]) for head in heads.values() for name, tensor in tensors_of(head).items()}
+    return {name: kind for name, kind in types.items() if kind not in ("BF16", "F16", "F32", "F64")}

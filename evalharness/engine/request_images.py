@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from evalharness.api import images
 from evalharness.api.errors import ImageError, RequestError
 from evalharness.api.requests import TextGenerationRequest
-from evalharness.api.scoring import Chat, chat_of
+from evalharness.api.scoring import Chat
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -53,13 +53,10 @@ def _image_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
     return parts
 
 
-def images_of(request: Any) -> RequestImages | None:
+def images_of(request: Chat | None) -> RequestImages | None:
     """Return the images of a request in prompt order, None for a text request; raises `RequestError` if they do not match it."""
-    chat = chat_of(request)
-    return _images_of_chat(chat) if chat is not None else None
-
-
-def _images_of_chat(request: Chat) -> RequestImages | None:
+    if request is None:
+        return None
     parts = _image_parts(request.messages)
     if isinstance(request, TextGenerationRequest):
         if parts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from evalharness.api.errors import ConfigError
 from evalharness.api.options import DecodeOptions, StopOptions
@@ -33,8 +33,7 @@ class StopPlan:
     include_in_text: bool = False
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(NamedTuple):
     """Texts and reason of one completion; `token_ids` run up to and including the one that ended it."""
 
     text: str

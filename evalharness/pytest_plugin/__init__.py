@@ -14,6 +14,7 @@ from evalharness.pytest_plugin.hooks import (
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_generate_tests,
+    pytest_pycollect_makeitem,
     pytest_report_collectionfinish,
     pytest_sessionfinish,
     pytest_unconfigure,

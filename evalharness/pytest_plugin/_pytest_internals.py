@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ExceptionRepr, ReprEntry
 from _pytest.config.findpaths import determine_setup
+from _pytest.mark.expression import Expression
 from _pytest.outcomes import Failed as Failed
 from _pytest.pathlib import import_path
 
@@ -66,6 +67,20 @@ def rootdir_of_paths(config: pytest.Config) -> Path | None:
         invocation_dir=config.invocation_params.dir,
     )
     return rootdir
+
+
+def check_expressions(config: pytest.Config) -> None:
+    """Raise `pytest.UsageError` for an expression of -k or -m that pytest refuses.
+
+    Workers would only find out after their collection, and end without a word.
+    """
+    for flag, name in (("-k", "keyword"), ("-m", "markexpr")):
+        text = str(getattr(config.option, name, "") or "").strip()
+        try:
+            if text:
+                Expression.compile(text)
+        except SyntaxError as error:
+            raise pytest.UsageError(f"Wrong expression passed to '{flag}': {text}: at column {error.offset}: {error.msg}") from None
 
 
 def add_hint(parser: pytest.Parser, flag: str, hint: str) -> None:

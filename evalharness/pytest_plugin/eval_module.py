@@ -18,12 +18,15 @@ import pytest
 
 from evalharness.analysis.gates import DIRECTIONS, Gate, RegressionGate, parse_gate
 from evalharness.api.cases import Case
+from evalharness.api.checks import shown
 from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData, did_you_mean
 from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
 from evalharness.config.options import DECODING, cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
+from evalharness.pytest_plugin.execution.units import misread
+from evalharness.runs.records import collector
 
 
 class CasesNotLoaded(Exception):
@@ -45,13 +48,13 @@ def load_cases(
         raise ConfigError(f"{where}: {error}; `cases` is called with one argument, the data folder or None") from None
     except ValueError:
         pass  # some builtins have no signature
-    with _noting_warnings() as warned:
+    with _noting_warnings() as warned, collector(on=True):  # while tests are made it is off, but this may read gigabytes
         try:
             loaded = load(data_dir)
         except SystemExit as error:  # would end pytest at once, maybe with a green exit code
             raise ConfigError(f"{where} called sys.exit({error.code!r}); raise an error instead") from error
         if not isinstance(loaded, Iterable):
-            raise ConfigError(f"{where} gave {loaded!r}; it must give a list of evalharness.Case")
+            raise ConfigError(f"{where} gave {shown(loaded)}; it must give a list of evalharness.Case")
         cases = list(loaded)
     if not cases:
         raise ConfigError(f"{where} found no cases; give a folder that holds some with --data")
@@ -65,13 +68,15 @@ def load_cases(
 
 def _check(case: object, where: str) -> None:
     if not isinstance(case, Case):
-        raise ConfigError(f"{where} gave {case!r}; every case must be an evalharness.Case")
+        raise ConfigError(f"{where} gave {shown(case)}; every case must be an evalharness.Case")
     if case.group is not None and not isinstance(case.group, str):
-        raise ConfigError(f"{where} gave case {case.id!r} with group {case.group!r}; a group is text or None")
+        raise ConfigError(f"{where} gave case {case.id!r} with group {shown(case.group)}; a group is text or None")
+    if case.invalid is not None and not isinstance(case.invalid, str):
+        raise ConfigError(f"{where} gave case {case.id!r} with invalid {shown(case.invalid)}; it is a text that says why, or None")
     if not isinstance(case.tags, Mapping) or not all(isinstance(text, str) for tag in case.tags.items() for text in tag):
-        raise ConfigError(f"{where} gave case {case.id!r} with tags {case.tags!r}; tags are texts by name")
+        raise ConfigError(f"{where} gave case {case.id!r} with tags {shown(case.tags)}; tags are texts by name")
     if not isinstance(case.id, str) or not case.id.strip() or not case.id.isprintable() or "::" in case.id:
-        raise ConfigError(f"{where} gave a case with id {case.id!r}; ids are printable text without '::'")
+        raise ConfigError(f"{where} gave a case with id {shown(case.id)}; ids are printable text without '::'")
 
 
 @contextmanager
@@ -149,8 +154,11 @@ def _derived_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big") % 2**31
 
 
-def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> EvalModule:
-    """Return the eval that a marker describes, its cases loaded; raises `ConfigError` or `CasesNotLoaded`."""
+def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: Path | None = None) -> EvalModule:
+    """Return the eval that a marker describes, its cases loaded; raises `ConfigError` or `CasesNotLoaded`.
+
+    `path` is what node ids say of it, which is not the path of its `file` if that is outside of rootdir.
+    """
     given = dict(marker.kwargs)
     if marker.args:
         raise ConfigError(f"{path}: the eval marker takes keywords only: {', '.join(_KEYWORDS)}")
@@ -167,7 +175,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path) -> Eva
     for key in _LATE:
         if given.get(key) is not None and not callable(given[key]):
             raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
-    name = Path(path).stem.removeprefix("test_")
+    name = (file or Path(path)).stem.removeprefix("test_")
     cases, notices, no_data = _cases(given, path, run, root)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
@@ -366,9 +374,9 @@ def stand_in(metafunc: pytest.Metafunc, error: Exception) -> None:
     _parametrize_once(metafunc, _Unloaded(error), "no-cases")
 
 
-def report_unloaded(session: pytest.Session) -> None:
-    """Report a collection error for each module that still has such a test, and take these tests out of the session."""
-    standing = {item: error for item in session.items if (error := _error_of(item)) is not None}
+def report_unloaded(session: pytest.Session, engine_ids: Sequence[str]) -> None:
+    """Report a collection error for each module that still has such a test, or one with a misleading id, and take these tests out."""
+    standing = {item: error for item in session.items if (error := _error_of(item) or misread(item, engine_ids)) is not None}
     if standing:
         session.items[:] = [item for item in session.items if item not in standing]
     for module, error in {item.getparent(pytest.Module): error for item, error in standing.items()}.items():

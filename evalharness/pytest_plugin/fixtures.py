@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from evalharness.api.cases import Case
+from evalharness.api.checks import any_text
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult
 from evalharness.config.kinds import PerCheckpoint
 from evalharness.pytest_plugin._pytest_internals import Failed, cached_value, fixtures_of, fixtures_of_item, request_of
 from evalharness.pytest_plugin.eval_module import is_ours
 from evalharness.pytest_plugin.execution.engines import DeferredEngine
-from evalharness.pytest_plugin.outcomes import Details, InvalidSample, ItemRecord, Score, shorten
+from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, Details, InvalidSample, ItemRecord, Score, shorten
 from evalharness.pytest_plugin.session import STATE
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _open(execution: Execution, spec: EngineSpec) -> Engine:
         if not isinstance(error, EvalHarnessError):
             traceback.print_exc()  # captured with the first test that needs the engine
         # Short on purpose: pytest shows this for every test that needs the engine.
-        message = str(error) if isinstance(error, EvalHarnessError) else f"{type(error).__name__}: {error}"
+        message = str(error) if isinstance(error, EvalHarnessError) else f"{type(error).__name__}: {any_text(error)}"
         raise Failed(f"engine {spec.id} cannot be opened: {message}", pytrace=False) from None
 
 
@@ -102,7 +103,7 @@ def results_of(record: ItemRecord, outcomes: Sequence[Outcome]) -> list[Generati
 
 def stop_for(session: pytest.Session, error: RecordError) -> BaseException:
     """End the session after this test, here or in the worker's controller, and return the test's failure: going on would lose results."""
-    session.shouldstop = f"the run cannot go on: {error}"
+    session.shouldstop = f"{CANNOT_GO_ON}: {error}"
     return Failed(str(error), pytrace=False)
 
 
@@ -180,18 +181,11 @@ class FixturePrefill:
             if engine is not None:
                 values["engine"] = engine
 
-    def awaits_generations(self, item: pytest.Function) -> bool:
-        """Return whether the test takes its generations and they are not set yet."""
-        values = item.funcargs
-        return any(name in values and values[name] is None for name in _GENERATED)
+    def awaited(self, item: pytest.Function) -> list[str]:
+        """Return the fixtures whose place waits for the test's generations."""
+        return [name for name in _GENERATED if item.funcargs.get(name, "") is None]
 
     def fill_generations(self, item: pytest.Function, results: list[GenerationResult], steps: Callable[[], Any]) -> None:
         """Set the generations."""
-        values = item.funcargs
-        wanted = [name for name in _GENERATED if name in values and values[name] is None]
-        if "generations" in wanted:
-            values["generations"] = results
-        if "generation" in wanted:
-            values["generation"] = results[0]
-        if "steps" in wanted:
-            values["steps"] = steps()
+        for name in self.awaited(item):
+            item.funcargs[name] = steps() if name == "steps" else results if name == "generations" else results[0]

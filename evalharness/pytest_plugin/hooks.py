@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.checks import any_text
 from evalharness.api.errors import EvalHarnessError, RecordError
-from evalharness.api.redaction import remember_options
+from evalharness.api.redaction import redactor, remember_options, remember_values
 from evalharness.config import RunConfig
+from evalharness.pytest_plugin._pytest_internals import check_expressions
 from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
 from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards
 from evalharness.pytest_plugin.distributed.worker import install_stop_command, report_ambiguous_node_ids, start_heartbeat, units_ahead
@@ -29,6 +31,7 @@ from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Pro
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
+from evalharness.runs.records import collector
 
 
 class RunningTests:
@@ -53,7 +56,7 @@ class RunningTests:
             raise stop_for(item.session, error) from None
         self._prefill.prefill(item, record)
         yield
-        if self._prefill.awaits_generations(item):
+        if self._prefill.awaited(item):
             engine: Any = item.funcargs["engine"]
             try:
                 outcomes = execution.wait_for_outcomes(record, engine)
@@ -70,7 +73,9 @@ class RunningTests:
         except (AssertionError, pytest.fail.Exception) as error:
             if record is None or not record.gated or not record.can_be_judged or not is_assertion(error):
                 raise
-            record.miss = Miss(shorten(str(error) or type(error).__name__), _location(error, pyfuncitem))
+            if isinstance(error, pytest.xfail.Exception) or pyfuncitem.get_closest_marker("xfail") is not None:
+                raise  # pytest decides whether this was expected
+            record.miss = Miss(shorten(any_text(error) or type(error).__name__), _location(error, pyfuncitem))
             return True
         except pytest.skip.Exception:
             if record is not None:
@@ -80,19 +85,39 @@ class RunningTests:
             end_without_verdict(record)  # a test that caught the failure of its generation must not pass
         return result
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Generator[None, None, None]:
+        """Note that the test's own report is next: those made until then are of its subtests."""
+        try:
+            return (yield)
+        finally:
+            if self._state.current is not None:
+                self._state.current.has_returned = True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Make safe what pytest adds to a subtest's report: what it printed, and its description."""
+        if self._state.current is not None and hasattr(report, "context"):
+            make_safe(report)
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[Any]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Note each phase in the test's record; after the last one, write its row."""
+        """Note each phase, and each subtest, in the test's record; after the last one, write its row."""
+        raised = call.excinfo.value if call.excinfo is not None else None
         report = yield
         state = self._state
         state.execution.progress.num_signs += 1
         record = state.current
         if record is None or record.nodeid != item.nodeid:
             return report
-        note_report(record, report, call)
+        is_subtest = report.when == "call" and not record.has_returned
+        if note_report(record, report, call, raised) == "miss" and report.failed:
+            _let_pass(item, record, report, call)
         make_safe(report)
+        if is_subtest:
+            return report
         if report.when == "teardown":
             try:
                 state.execution.test_ended(record, call.duration)
@@ -102,6 +127,19 @@ class RunningTests:
         elif report.when == "call" or not report.passed:
             _attach(item, record, report, state.execution.progress.take_new_tokens())
         return report
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """Spare pytest's second look for garbage the reports of all tests: its first one has just been."""
+        gc.freeze()
+
+
+def _let_pass(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:
+    """Change the report of a failed assertion that no test function let through: a subtest's, or one that a plugin collected."""
+    report.outcome, report.longrepr = "passed", None
+    assert call.excinfo is not None
+    assert isinstance(item, pytest.Function)
+    record.miss = record.miss or Miss(record.problem or "", _location(call.excinfo.value, item))
 
 
 def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, num_tokens: int) -> None:
@@ -145,12 +183,16 @@ def pytest_configure(config: pytest.Config) -> None:
         cards = None if given["cards"] is None else tuple(given["cards"])
         state = _session(RunContext(run, config.rootpath, worker, given["num_workers"], resumed, cards), engines)
     else:
-        num_workers = _num_workers(config)
+        in_workers = config.getoption("dist", "no") != "no" and not runs_nothing(config)
+        num_workers = num_workers_of(config) if in_workers else 0
+        if num_workers:
+            check_expressions(config)
         run, resumed, lock = _options(config)
         plan_cards(config, run, num_workers)
         worker, cards = ("controller", None) if num_workers else ("main", take_cards(config))
         state = _session(RunContext(run, config.rootpath, worker, num_workers, resumed, cards))
         state.lock = lock
+    remember_values(state.context.run.engine_option)
     config.stash[STATE] = state
     config.stash[REPORTING] = reporting = Reporting(config, state)
     if state.context.worker in CONTROLLER_NAMES:
@@ -166,7 +208,7 @@ def pytest_configure(config: pytest.Config) -> None:
             if not runs_nothing(config):
                 state.execution.engines.check_cache()
         except EvalHarnessError as error:
-            raise pytest.UsageError(str(error)) from error
+            raise pytest.UsageError(redactor().text(str(error))) from error
 
 
 def _session(context: RunContext, engines: Sequence[EngineSpec] | None = None) -> EvalSession:
@@ -180,7 +222,7 @@ def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLo
     try:
         return resume_run(run, config.rootpath, only_look=runs_nothing(config)) if asks_to_resume(run) else (run, None, None)
     except EvalHarnessError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(redactor().text(str(error))) from error
 
 
 def _given(config: pytest.Config) -> Any:
@@ -188,16 +230,17 @@ def _given(config: pytest.Config) -> Any:
     return getattr(config, "workerinput", {}).get("evalharness")
 
 
-def _num_workers(config: pytest.Config) -> int:
-    """Return how many processes xdist will start, 0 where tests run in this one."""
-    if config.getoption("dist", "no") == "no" or runs_nothing(config):
-        return 0
-    return num_workers_of(config)
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Generator[None, object, object]:
+    """Make tests without rounds of the garbage collector: each would look at all tests and cases so far, which stay."""
+    with collector(on=False):
+        return (yield)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise tests over engines and cases; last, so that a test's own parameters stand before ours in its id."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, None]:
+    """Parametrise tests over engines and cases; after all others, so that a test's own parameters stand before ours in its id."""
+    yield
     if not any(name in metafunc.fixturenames for name in _FIXTURES) and not metafunc.definition.own_markers:
         return
     state = metafunc.config.stash[STATE]
@@ -214,10 +257,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise as_collection_error(error) from error
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Leave out the tests of evals that a resumed or recorded run does not have."""
+    yield  # raises for an expression of -k or -m that pytest refuses, after which it still ends the collection
     registry = config.stash[STATE].registry
+    config.stash[STATE].is_collected = True
     wanted = [item for item in items if registry.is_wanted(item)]
     if len(wanted) < len(items):
         kept = set(wanted)
@@ -228,9 +273,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Plan the units, and begin the run unless tests are only listed."""
-    report_unloaded(session)
     config, state = session.config, session.config.stash[STATE]
-    if runs_nothing(config):
+    report_unloaded(session, state.registry.engine_ids)
+    if runs_nothing(config) or not (state.is_collected or not session.items):
         return
     context, registry, execution = state.context, state.registry, state.execution
     plan = execution.plan
@@ -254,7 +299,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             if _given(config)["heartbeat"] is not None:
                 state.heartbeat = start_heartbeat(execution, Path(_given(config)["heartbeat"]))
     except EvalHarnessError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(redactor().text(str(error))) from error
     # Tests and cases live as long as the session. Looking at all of them in every round of the garbage collector takes
     # several percent of the time of a large run with a quick engine.
     gc.freeze()
@@ -263,6 +308,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _start(config: pytest.Config, state: EvalSession) -> None:
     from evalharness.pytest_plugin.finish import start_run
 
+    config.stash[REPORTING].signals.take()
     start_run(state)
     progress = Progress(config, state.execution)
     config.stash[REPORTING].progress = progress
@@ -278,6 +324,8 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Close everything that an aborted session has left open."""
     return_mask(config)
+    if (reporting := config.stash.get(REPORTING, None)) is not None:
+        reporting.signals.give_back()
     state = config.stash.get(STATE, None)
     if state is not None:
         state.close()

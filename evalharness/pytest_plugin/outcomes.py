@@ -3,21 +3,24 @@
 pass      the test passed                      fail    an assertion failed, and the test has no gate
 miss      an assertion failed in a gated test  error   machine, network or code failed, or the test raised
 invalid   the case could not be asked          skip    skipped, or never run
+
+Assertions are those of the test, of its subtests, and of plugins that collect them. One that was expected to fail (xfail) is a miss:
+the answer is as wrong as any other, and the run does not fail for it. A pass that must not be (strict xfail) is a fail.
 """
 
 from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.api.cases import Case
-from evalharness.api.checks import excerpt, plain_number
+from evalharness.api.checks import MAX_BITS, any_text, excerpt, plain_number, shown
 from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
 from evalharness.pytest_plugin._pytest_internals import Failed
@@ -27,6 +30,10 @@ from evalharness.runs.schema import Row, RowOutcome
 
 _NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeout")
 _MAX_PROBLEM_CHARS = 2000  # only the assertion's message: the generation itself is in the row
+
+
+CANNOT_GO_ON = "the run cannot go on"
+"""In the reason why a session ends that could not record its results."""
 
 
 class InvalidSample(Failed):
@@ -62,6 +69,8 @@ class ItemRecord:
     miss: Miss | None = None
     outcome: RowOutcome | None = None
     problem: str | None = None
+    has_returned: bool = False
+    """Whether the test function has ended, and its own report is next; until then, reports of a call are its subtests'."""
 
     @property
     def can_be_judged(self) -> bool:
@@ -93,8 +102,11 @@ class ItemRecord:
 def is_assertion(error: BaseException) -> bool:
     """Return whether an exception is a verdict on the generation rather than a failure of code.
 
-    A broken assertion inside the engine is a failure of code: a library's own invariant. So is a timeout.
+    A broken assertion inside the engine is a failure of code: a library's own invariant. So is a timeout. A group is a verdict if all of
+    its exceptions are.
     """
+    if grouped := getattr(error, "exceptions", ()):  # Python 3.10 has no type for it
+        return all(map(is_assertion, grouped))
     if not isinstance(error, (AssertionError, pytest.fail.Exception)):
         return False
     frames = traceback.walk_tb(error.__traceback__)
@@ -106,22 +118,41 @@ def shorten(text: str) -> str:
     return excerpt(text.encode("utf-8", "backslashreplace").decode("utf-8"), _MAX_PROBLEM_CHARS, count_rest=True)
 
 
-def note_report(record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:
-    """Update the record with one phase's report; the worst of the three phases counts."""
-    if report.when == "setup" and not report.passed:
-        record.outcome, record.problem = _not_started(record, report, call)
+_WORSE: tuple[RowOutcome | None, ...] = (None, "pass", "skip", "miss", "fail", "invalid", "error")
+
+
+def note_report(
+    record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any], raised: BaseException | None
+) -> RowOutcome | None:
+    """Update the record with one phase's report, or a subtest's; the worst counts. Return what this report alone says.
+
+    `raised` is what the test itself raised: plugins that collect assertions put their own error in its place.
+    """
+    found: tuple[RowOutcome, str | None]
+    if report.when == "setup":
+        if report.passed:
+            return None
+        found = _not_started(record, report, call)
     elif report.when == "call":
-        record.outcome, record.problem = _called(record, report, call)
-    elif report.when == "teardown" and report.failed and record.outcome != "error":
-        record.outcome, record.problem = "error", f"teardown: {_message(call)}"
+        found = _called(record, report, call, raised)
+        is_own, record.has_returned = record.has_returned, False
+        if not is_own and found[0] in ("pass", "skip"):  # of a subtest: the test itself goes on
+            return found[0]
+    elif report.failed:
+        found = "error", f"teardown: {_message(report, call)}"
+    else:
+        return None
+    if _WORSE.index(found[0]) > _WORSE.index(record.outcome):
+        record.outcome, record.problem = found
+    return found[0]
 
 
 def _not_started(record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> tuple[RowOutcome, str]:
     if not record.can_be_judged:
         return _without_verdict(record)
     if report.skipped:
-        return "skip", _message(call)
-    return "error", f"setup: {_message(call)}"
+        return "skip", _message(report, call)
+    return "error", f"setup: {_message(report, call)}"
 
 
 def _without_verdict(record: ItemRecord) -> tuple[RowOutcome, str]:
@@ -130,25 +161,39 @@ def _without_verdict(record: ItemRecord) -> tuple[RowOutcome, str]:
     return "invalid", shorten(record.invalid or "")
 
 
-def _called(record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> tuple[RowOutcome, str | None]:
+def _called(
+    record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any], raised: BaseException | None
+) -> tuple[RowOutcome, str | None]:
     if not record.can_be_judged:  # however the test itself ended: a test may ask for its generation as it runs
         return _without_verdict(record)
-    if record.miss is not None:
-        return "miss", record.miss.problem
     if report.passed:
-        return "pass", None
+        return ("miss", record.miss.problem) if record.miss is not None and record.has_returned else ("pass", None)
+    errors = [error for error in (raised, call.excinfo and call.excinfo.value) if error is not None]
+    broken = next((error for error in errors if not is_assertion(error)), None)
     if report.skipped:
-        return "skip", _message(call)
-    if call.excinfo is not None and is_assertion(call.excinfo.value):
-        return "fail", _message(call)
-    return "error", _message(call)
+        is_expected = broken is None and hasattr(report, "wasxfail")
+        return "miss" if is_expected else "skip", _message(report, call)
+    if broken is not None:
+        return "error", _message_of(broken)
+    if not errors:
+        return "fail" if report.longreprtext.startswith(_STRICT_XPASS) else "error", _message(report, call)
+    return "miss" if record.gated else "fail", _message(report, call)
 
 
-def _message(call: pytest.CallInfo[Any]) -> str:
+_STRICT_XPASS = "[XPASS(strict)]"  # pytest says it in this text alone
+
+
+def _message(report: pytest.TestReport, call: pytest.CallInfo[Any]) -> str:
+    reason = getattr(report, "wasxfail", None)
+    expected = "" if reason is None else f"xfail: {reason or 'no reason given'}"
     if call.excinfo is None:
-        return "failed without an exception"
-    error = call.excinfo.value
-    text = str(error) or type(error).__name__
+        return shorten(report.longreprtext or expected or "failed without an exception")
+    text = _message_of(call.excinfo.value)
+    return shorten(text if not reason or reason == text else f"{text} ({expected})")
+
+
+def _message_of(error: BaseException) -> str:
+    text = any_text(error) or type(error).__name__
     known = isinstance(error, (AssertionError, pytest.fail.Exception, pytest.skip.Exception))
     return shorten(text if known else f"{type(error).__name__}: {text}")
 
@@ -172,7 +217,8 @@ class Score:
 class Details:
     """Records plain JSON data about the case of one test, for tables and output files: `details(parsed={...})`; each name once.
 
-    A copy is kept, so what the test does with the data afterwards changes nothing.
+    A copy is kept, so what the test does with the data afterwards changes nothing. What JSON cannot hold but an answer can is kept as a
+    short text: numbers of thousands of digits, NaN, infinities, and what is nested very deeply. It must not make the answer an error.
     """
 
     def __init__(self, record: ItemRecord) -> None:
@@ -186,11 +232,9 @@ class Details:
             if name in kept:
                 raise ScoreError(f"detail {name!r} was recorded already for this case; give each name once")
             try:
-                kept[name] = _plain_data(value)
+                kept[name] = _plain_data(value, _shortened)
             except _NotPlain as error:
                 raise ScoreError(f"detail {name!r}{shorten(''.join(error.path))} {error}") from None
-            except RecursionError:
-                raise ScoreError(f"detail {name!r} is nested too deeply, or holds itself; give plain JSON data") from None
 
 
 def reference_of(case: Case) -> Row:
@@ -198,14 +242,14 @@ def reference_of(case: Case) -> Row:
     reference = object.__getattribute__(case, "reference")  # as it stands: a case of a recorded run would load its eval
     try:
         return {"reference": _plain_data(reference)}
-    except (_NotPlain, RecursionError):  # a task's own type; its details tell what matters
+    except Exception:  # run outside the test, on whatever type the eval has; its details tell what matters
         return {"reference_sha256": reference_sha256(reference)}
 
 
 def _finite(name: str, value: Any) -> float:
     plain = plain_number(value)
     if not isinstance(plain, (bool, int, float)):
-        raise ScoreError(f"score {name!r} must be a number or bool, got {shorten(repr(value))} ({type(value).__name__})")
+        raise ScoreError(f"score {name!r} must be a number or bool, got {shorten(shown(value))} ({type(value).__name__})")
     try:
         number = float(plain)
     except OverflowError:
@@ -223,28 +267,63 @@ class _NotPlain(Exception):
         self.path: list[str] = []
 
 
-def _plain_data(value: Any) -> Any:
-    """Return a copy made of JSON's own types; raises `_NotPlain`."""
+_MAX_DEPTH = 200  # far from the limits of JSON readers, which are about 1,000
+_MAX_VALUES = 2_000_000
+
+
+class _Copying:
+    """How far a copy of a value has come: the containers around its current part, and how many values it has."""
+
+    def __init__(self) -> None:
+        self.around: list[int] = []
+        self.num_values = 0
+
+
+def _refused(what: str) -> NoReturn:
+    raise _NotPlain(what)
+
+
+def _shortened(what: str) -> str:
+    return f"… ({what})"
+
+
+def _plain_data(value: Any, beyond: Callable[[str], str] = _refused, copying: _Copying | None = None) -> Any:
+    """Return a copy made of JSON's own types; raises `_NotPlain`.
+
+    `beyond` gives what stands for a value that only its size or depth keeps out of JSON; otherwise it is refused.
+    """
+    copying = copying or _Copying()
+    copying.num_values += 1
+    if copying.num_values > _MAX_VALUES:
+        raise _NotPlain(f"has more than {_MAX_VALUES:,} values")
     plain = plain_number(value)
-    if plain is None or isinstance(plain, (bool, int, str)):
+    if plain is None or isinstance(plain, (bool, str)):
         return plain
+    if isinstance(plain, int):
+        return plain if plain.bit_length() < MAX_BITS else beyond(f"an int of {plain.bit_length():,} bits")
     if isinstance(plain, float):
-        if not math.isfinite(plain):
-            raise _NotPlain(f"must be finite, got {plain!r}; give None where there is no number")
-        return plain
-    if isinstance(plain, Mapping):
-        for key in plain:
-            if not isinstance(key, str):
-                raise _NotPlain(f"has the key {shorten(repr(key))} ({type(key).__name__}); keys must be texts")
-        return {key: _inside(key, child) for key, child in plain.items()}
-    if isinstance(plain, (list, tuple)):
-        return [_inside(place, child) for place, child in enumerate(plain)]
-    raise _NotPlain(f"must be plain JSON data, got {shorten(repr(value))} ({type(value).__name__}); give dicts, lists, texts, numbers")
-
-
-def _inside(key: str | int, child: Any) -> Any:
+        return plain if math.isfinite(plain) else beyond(f"{float(plain)!r}")
+    if not isinstance(plain, (Mapping, list, tuple)):
+        raise _NotPlain(f"must be plain JSON data, got {shorten(shown(value))} ({type(value).__name__}); give dicts, lists, texts, numbers")
+    if id(plain) in copying.around:
+        raise _NotPlain("holds itself; give plain JSON data")
+    if len(copying.around) >= _MAX_DEPTH:
+        return beyond(f"nested more than {_MAX_DEPTH} deep")
+    copying.around.append(id(plain))
     try:
-        return _plain_data(child)
+        if isinstance(plain, Mapping):
+            for key in plain:
+                if not isinstance(key, str):
+                    raise _NotPlain(f"has the key {shorten(shown(key))} ({type(key).__name__}); keys must be texts")
+            return {key: _inside(key, child, beyond, copying) for key, child in plain.items()}
+        return [_inside(place, child, beyond, copying) for place, child in enumerate(plain)]
+    finally:
+        copying.around.pop()
+
+
+def _inside(key: str | int, child: Any, beyond: Callable[[str], str], copying: _Copying) -> Any:
+    try:
+        return _plain_data(child, beyond, copying)
     except _NotPlain as error:
         error.path.insert(0, f"[{key!r}]")
         raise

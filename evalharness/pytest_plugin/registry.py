@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,8 @@ class EvalRegistry:
         self.ambiguous_node_ids: set[str] = set()
         """Ids of tests that read like those of evals but are not; a controller hears of them from its workers."""
         self._unloaded: dict[str, Exception] = {}
+        self._files: dict[str, Path] = {}
+        """Of the modules, by what node ids say of them."""
         self._engines = list(engines) if engines is not None else None
 
     # Engines
@@ -70,10 +73,15 @@ class EvalRegistry:
 
     # Evals
 
-    def module(self, marker: pytest.Mark, path: str) -> EvalModule:
+    def module(self, marker: pytest.Mark, path: str, file: Path) -> EvalModule:
         """Return the eval of a module, its cases loaded once per process."""
+        if self._files.setdefault(path, file) != file:
+            problem = (
+                f"{file} and {self._files[path]} are both outside of rootdir {self.context.root}, so pytest gives their tests the same"
+            )
+            raise ConfigError(f"{problem} ids; give --rootdir with a folder that holds both, or run them apart")
         if path not in self.modules:
-            module = read_eval(marker, path, self.context.run, self.context.root)
+            module = read_eval(marker, path, self.context.run, self.context.root, file)
             if self.context.resumed is not None:
                 changes = self.context.resumed.check_eval(module, self.context)
                 module = replace(module, notices=(*module.notices, *changes))
@@ -93,7 +101,8 @@ class EvalRegistry:
         """Parametrise a test over engines and, in an eval module, over cases."""
         path = metafunc.definition.nodeid.partition("::")[0]
         try:
-            module = self.module(marker, path) if marker is not None and path not in self._unloaded else None
+            of_eval = marker is not None and path not in self._unloaded
+            module = self.module(marker, path, metafunc.definition.path) if of_eval and marker is not None else None
         except CasesNotLoaded as failed:
             self._unloaded[path] = failed.error
         if path in self._unloaded:

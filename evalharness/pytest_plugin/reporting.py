@@ -7,21 +7,26 @@ leave.
 from __future__ import annotations
 
 import copy
+import html
 import re
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evalharness.api.errors import RecordError
+from evalharness.analysis.judge import why_absent
+from evalharness.api.checks import any_text
+from evalharness.api.errors import BROKEN, RecordError
 from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
-from evalharness.pytest_plugin.outcomes import shorten
+from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
+from evalharness.pytest_plugin.signals import EndSignals
 from evalharness.report.text import duration_text, terminal_text
-from evalharness.runs.records import collector_paused
+from evalharness.runs.records import collector
 from evalharness.runs.schema import Row, RunFile
 
 if TYPE_CHECKING:
@@ -40,14 +45,14 @@ def announce(state: EvalSession) -> str:
     engines = ", ".join(registry.engine_ids)
     workers = f", {context.num_workers} workers" if context.num_workers > 1 else ""
     line = f"evalharness: {len(state.execution.plan.units)} eval tests on {engines}{workers}; run {context.run.run_id} -> {context.run_dir}"
-    line = "\n".join([line, *(f"evalharness: {choice}" for choice in choices_of_auto(registry.known_engines))])
-    more = registry.notices if context.resumed is None else [context.resumed.announcement, *registry.notices]
-    line = "\n".join([line, *(f"evalharness: {notice}" for notice in more)])
+    resumed = [] if context.resumed is None else [context.resumed.announcement]
+    notices = [*choices_of_auto(registry.known_engines), *resumed, *registry.notices]
+    line = "\n".join([line, *(f"evalharness: {notice}" for notice in notices)])
     baseline = state.run_file_at_start.get("baseline")
     if baseline is None:
         return line
     path = baseline["path"] or ""
-    problem = baseline["problem"] or (None if Path(path).exists() else f"{path} is not there")
+    problem = baseline["problem"] or (None if Path(path).exists() else why_absent(Path(path)))
     return f"{line}\nevalharness: baseline {baseline['path'] if problem is None else f'cannot be used, gates on it will fail: {problem}'}"
 
 
@@ -129,12 +134,13 @@ class Reporting:
         self.run: RunFile | None = None
         self.problem: str | None = None
         self.interrupted: str | None = None
+        self.signals = EndSignals()
         self.summary = ""
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, Any] | None:
         """Give misses and invalid samples names and letters of their own; with a live line no letters are shown."""
         facts = getattr(report, "evalharness", None)
-        if facts is None:
+        if facts is None or hasattr(report, "wasxfail"):
             return None
         live = self.progress is not None and self.progress.live
         if facts["outcome"] == "miss":
@@ -155,14 +161,28 @@ class Reporting:
                 self.crashes[report.nodeid] = shorten(str(report.longrepr))
             return
         outcome = facts["outcome"]
-        if outcome == "miss":
+        is_expected = hasattr(report, "wasxfail")
+        if outcome == "miss" and not is_expected:
             self.misses.append((report.nodeid, facts["location"], facts["problem"]))
-        if outcome in ("miss", "invalid") and not report.failed:
+        if outcome in ("miss", "invalid") and not report.failed and not is_expected:
             self._report_as_failed(report)
         if self.progress is not None:
             self.progress.test_ended(facts["num_tokens"], outcome != "pass")
         if outcome == "pass":
             del report.evalharness  # pytest keeps the reports of all tests until the end
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_row(self, report: Any, cells: list[str]) -> None:
+        """Say miss or invalid in pytest-html's table, which knows pytest's own outcomes only."""
+        category = (self.pytest_report_teststatus(report) or ("",))[0]
+        if category in ("miss", "invalid"):
+            cells[0] = f'<td class="col-result">{category.capitalize()}</td>'
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_html_results_table_html(self, report: Any, data: list[str]) -> None:
+        """Say there why."""
+        if (self.pytest_report_teststatus(report) or ("",))[0] in ("miss", "invalid"):
+            data.insert(0, html.escape(report.evalharness["problem"] or ""))
 
     def _report_as_failed(self, report: Any) -> None:
         failed = copy.copy(report)
@@ -174,7 +194,8 @@ class Reporting:
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note why the session breaks off: Ctrl-C, `pytest.exit`, or pytest's own reason."""
-        self.interrupted = shorten(str(excinfo.value)) or "interrupted by the user"
+        by = self.signals.received
+        self.interrupted = shorten(str(excinfo.value)) or ("interrupted by the user" if by is None else f"interrupted by {by}")
 
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write all results and reports, judge the gates, and set the session's exit code; what fails becomes `problem`."""
@@ -188,8 +209,9 @@ class Reporting:
             ended = "internal error"
         run_dir, crashes = self._state.context.run_dir, {**self.put_back, **self.crashes}
         try:
-            run, rows = finish_run(self._config, exit_code=int(exitstatus), interrupted=ended or None, crashes=crashes)
-            with collector_paused():  # not around the eval's own functions
+            code = BROKEN if CANNOT_GO_ON in ended else int(exitstatus)
+            run, rows = finish_run(self._config, exit_code=code, interrupted=ended or None, crashes=crashes)
+            with collector(on=False):  # not around the eval's own functions
                 self.summary = self._write_reports(run, rows)
             add_to_junit_file(self._config, run)
             self.summary += _renewed_index(run_dir.parent)
@@ -197,9 +219,9 @@ class Reporting:
         except RecordError as error:
             self.problem = str(error)
         except Exception as error:  # whatever breaks here, the journal holds every result and must be named
-            self.problem = f"{type(error).__name__}: {error}; the results are safe in {run_dir / 'journal'}"
+            self.problem = f"{type(error).__name__}: {any_text(error)}; the results are safe in {run_dir / 'journal'}"
         if self.problem is not None:
-            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            session.exitstatus = BROKEN
 
     def _write_reports(self, run: RunFile, rows: list[Row]) -> str:
         """Write the reports and return the closing lines; if a page fails, note that in `run` and in run.json."""
@@ -241,7 +263,7 @@ def _renewed_index(report_dir: Path) -> str:
     try:
         write_index(report_dir)
     except Exception as error:  # whatever another run's folder holds, this run has its reports
-        return f"\n{INDEX} of all runs could not be renewed: {type(error).__name__}: {shorten(str(error))}"
+        return f"\n{INDEX} of all runs could not be renewed: {type(error).__name__}: {shorten(any_text(error))}"
     return ""
 
 
@@ -251,7 +273,7 @@ REPORTING = pytest.StashKey[Reporting]()
 _MAX_SECTION_CHARS = 20_000
 # All control characters but newline and tab, bidi controls, line separators, lone surrogates.
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
-_PLAIN = (bool, int, float, type(None))
+_PLAIN = (bool, float, type(None))
 
 
 def make_safe(report: pytest.TestReport) -> None:
@@ -259,9 +281,14 @@ def make_safe(report: pytest.TestReport) -> None:
     if report.sections:
         report.sections = [(name, _safe(content, _MAX_SECTION_CHARS)) for name, content in report.sections]
     if report.user_properties:
-        report.user_properties = [(str(name), _plain(value)) for name, value in report.user_properties]
+        report.user_properties = [(_safe(any_text(name)), _plain(value)) for name, value in report.user_properties]
     if hasattr(report, "wasxfail"):
-        report.wasxfail = _safe(report.wasxfail)
+        report.wasxfail = _safe(any_text(report.wasxfail))
+    context: Any = getattr(report, "context", None)
+    if context is not None:  # a subtest's description; its values are a repr already
+        described = replace(context, msg=None if context.msg is None else _safe(str(context.msg)), kwargs={})
+        described.kwargs.update({_safe(name): value for name, value in context.kwargs.items()})
+        report.context = described  # type: ignore[attr-defined]
     longrepr: Any = report.longrepr
     if longrepr is None:
         return
@@ -273,7 +300,7 @@ def make_safe(report: pytest.TestReport) -> None:
 
 
 def _plain(value: object) -> object:
-    return value if type(value) in _PLAIN else shorten(redactor().text(str(value)))
+    return value if type(value) in _PLAIN or (type(value) is int and value.bit_length() < 64) else shorten(redactor().text(any_text(value)))
 
 
 def _safe(text: str, max_chars: int = 2000) -> str:

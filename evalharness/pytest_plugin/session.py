@@ -29,6 +29,8 @@ class EvalSession:
         """Writes this worker's signs of life."""
         self.current: ItemRecord | None = None
         """The running eval test."""
+        self.is_collected = False
+        """Whether the collection came to its end; what it has until then is not what was asked for."""
         self.has_started_run = False
         self.run_file_at_start: RunFile = {}
 

@@ -35,6 +35,11 @@ _MARKDOWN = str.maketrans({**{mark: "\\" + mark for mark in "\\|`*[]~$"}, "<": "
 _OUTER_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
 # What would open a heading, quote, list or rule at the start of a line of prose.
 _BLOCK_START = re.compile(r"\A(\d*)([#>]|[-+](?![\w.])|(?<=\d)[.)](?=\s|$))")
+# What GitHub and GitLab make a mention, a mail address or a reference of, in the rendered text, so that no backslash stops it.
+_REFERENCE = re.compile(
+    r"(?<![A-Za-z0-9_])@(?=[A-Za-z0-9_])|@(?=[\w-]+\.\w)|@(?=[0-9a-f]{7})|[#!](?=\d)|\bGH-(?=\d)", re.ASCII | re.IGNORECASE
+)
+_NOTHING = "&#8203;"  # a space without width: the text looks as before
 _AUTOLINK = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
 
 
@@ -77,15 +82,16 @@ def one_line(text: str, max_chars: int = 200) -> str:
 def markdown_cell(text: str, max_chars: int = 200) -> str:
     """Return text that Markdown shows as written, on one line: for a table cell, or inside a line of prose.
 
-    No pipe ends the cell; HTML, links, images, code, emphasis, formulas and headings stay text. Cut and escaped as in
-    `terminal_text`; white space at both ends is dropped, as Markdown would.
+    No pipe ends the cell; HTML, links, images, code, emphasis, formulas and headings stay text, and nobody is notified by `@team` or
+    linked by `#1`. Cut and escaped as in `terminal_text`; white space at both ends is dropped, as Markdown would.
     """
     shown = terminal_text(text, max_chars).strip()
     if shown.isalnum():
         return shown
     shown = _OUTER_UNDERSCORE.sub(r"\\_", shown.translate(_MARKDOWN))
     shown = _AUTOLINK.sub(lambda match: "\\" + match.group(), shown)
-    return _BLOCK_START.sub(r"\1\\\2", shown)
+    shown = _BLOCK_START.sub(r"\1\\\2", shown)
+    return _REFERENCE.sub(lambda match: match.group() + _NOTHING, shown)
 
 
 def code_block(lines: list[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import itertools
 import os
 import stat
@@ -22,6 +23,7 @@ from evalharness.api.errors import EvalHarnessError, RecordError
 
 _FILE = "run.lock"
 _POLL_S = 0.2
+_WRITING_S = 3600.0  # no file takes so long to be written
 _LOOK_S = 1.0  # `is_written_now` locks for a moment; on a busy machine it may be paused while it does
 
 
@@ -188,6 +190,14 @@ def _is_locked(path: Path) -> bool | None:
     return False
 
 
+def _remove_left(path: Path) -> None:
+    """Remove what processes that were killed while they wrote the file left beside it."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > _WRITING_S:
+                left.unlink()
+
+
 @contextmanager
 def write_atomically(
     path: Path, advice: str = "", *, error: type[EvalHarnessError] = RecordError, make_folder: bool = False, durable: bool = False
@@ -201,6 +211,7 @@ def write_atomically(
     try:
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left(path)
         temporary.unlink(missing_ok=True)  # of a process of the same number, or a link that somebody put there
         with temporary.open("xb") as file:
             yield file

@@ -33,7 +33,7 @@ def reference_sha256(reference: object) -> str | None:
     """
     try:
         text = json.dumps(reference, sort_keys=True, default=_content)
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # run outside the test, on whatever type the eval has
         return None
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:_CHARS]
 

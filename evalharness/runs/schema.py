@@ -47,6 +47,10 @@ class Generation(TypedDict, total=False):
     cached: bool
     exact_ids: bool
     thinking: ThinkingFacts | None
+    num_bytes_scored: int | None
+    """UTF-8 bytes of a given response that its log-probabilities are of, without a first token that has none."""
+    hidden: list[str]
+    """Names of the secrets that stood in the answer and were hidden: it is not judged again. Absent where there were none."""
 
 
 class ThinkingFacts(TypedDict, total=False):
@@ -56,6 +60,7 @@ class ThinkingFacts(TypedDict, total=False):
     answer: str
     is_closed: bool
     num_tokens: int
+    is_expected: bool
 
 
 class CaseFacts(TypedDict, total=False):
@@ -221,6 +226,7 @@ class EngineEntry(TypedDict, total=False):
     base_path: str | None
     base_fingerprint: str | None
     adapter_fingerprint: str | None
+    stamp: str | None
     chosen: str | None
     quantization: dict[str, Any] | None
     training: dict[str, Any] | None

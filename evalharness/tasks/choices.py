@@ -12,6 +12,7 @@ Choices of different lengths are weighed in three ways, known from lm-evaluation
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from evalharness.api.errors import ConfigError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationResult
 from evalharness.api.scoring import ScoringRequest
+from evalharness.tasks import DataWarning
 from evalharness.tasks.prompt_rows import Judgement, ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
 
 FILE_NAME = "choices.jsonl"
@@ -41,11 +43,14 @@ def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[Ch
         if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(choice, str) and choice for choice in choices):
             raise ConfigError(f"{row.where}: choices must be a list of at least two texts, got {choices!r}")
         if len(set(choices)) < len(choices):
-            raise ConfigError(f"{row.where}: choices must be different texts, got {choices!r}")
+            warnings.warn(DataWarning(f"{row.where}: equal choices count once, got {choices!r}"), stacklevel=2)
         if answer not in choices:
             raise ConfigError(f"{row.where}: answer must be one of the choices, got {answer!r}")
-        others = tuple(choice for choice in choices if choice != answer)
-        cases.append(ChoiceCase(reference=answer, others=others, **scored_fields(row, chat_ends=False)))
+        others = tuple(choice for choice in dict.fromkeys(choices) if choice != answer)
+        fields = scored_fields(row, chat_ends=False)
+        if not others:
+            fields["invalid"] = f"{row.where}: all choices are equal, got {choices!r}"
+        cases.append(ChoiceCase(reference=answer, others=others, **fields))
     return cases
 
 

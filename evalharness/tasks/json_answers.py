@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import ConfigError
-from evalharness.tasks.prompt_rows import Judgement, PromptCase, read_rows, request_of
+from evalharness.tasks.prompt_rows import Judgement, PromptCase, none_in, read_rows, request_of
 from evalharness.tasks.shared import balanced_end, loads, without_thoughts
 
 MISSING = object()
@@ -181,7 +181,8 @@ MAX_EXTRA, MAX_KEY_CHARS = 20, 60
 """Unexpected keys of an answer that are kept in the details; their number is a score."""
 _OBJECT = re.compile(r'\{(?=\s*["}])')  # not the brace of other texts
 _LIST = re.compile(r"\[")
-_LIST_OF_OBJECTS = re.compile(r"\[\s*[{\[]")
+# A list that holds more than one thing, or an object: a bracket in prose does not begin so.
+_LIST_OF_JSON = re.compile(r'\[\s*(?:\{\s*["}]|\[|(?:"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]{0,30}|true|false|null)\s*,)', re.DOTALL)
 _FENCE = re.compile(r"```[A-Za-z0-9_-]{0,20}[ \t]{0,8}\n(.*?)(?:\n[ \t]{0,8}```|\Z)", re.DOTALL)
 
 
@@ -251,8 +252,8 @@ def _first_root(text: str) -> Any:
     for start, value in _roots(text, _LIST):
         if first is not None and start > first.start():
             break
-        if value is None and _LIST_OF_OBJECTS.match(text, start):
-            return MISSING  # cut off: its parts are not the answer
+        if value in (None, MISSING) and _LIST_OF_JSON.match(text, start):
+            return MISSING  # cut off or broken: its parts are not the answer
         if isinstance(value, list):
             if any(isinstance(item, dict) for item in value):
                 return value
@@ -273,11 +274,11 @@ def _roots(text: str, opening: re.Pattern[str]) -> Iterator[tuple[int, Any]]:
         position = end
 
 
-def judge(text: str, expected: Mapping[str, Any]) -> Judgement:
-    """Return the scores of a text against the expected fields.
+def judge(text: str, expected: Mapping[str, Any], finish_reason: str | None = None) -> Judgement:
+    """Return the scores of a text against the expected fields; `finish_reason` says whether it was cut.
 
     `valid`: there is JSON. `strict`: and nothing else. `fields_right`: share of the expected fields that are right. `all_right`:
-    all of them are. `num_missing`: expected fields that are absent. `num_extra`: keys of the answer that are not expected.
+    all of them are. `num_missing`: expected fields that are absent. `num_extra`, where there is JSON: its keys that are not expected.
     """
     answer = parse_answer(text)
     value = answer.value if answer.is_json else MISSING
@@ -295,11 +296,11 @@ def judge(text: str, expected: Mapping[str, Any]) -> Judgement:
         "fields_right": num_right / len(fields),
         "all_right": float(num_right == len(fields)),
         "num_missing": float(sum(state == "missing" for state in fields.values())),
-        "num_extra": float(len(extra)),
+        **({"num_extra": float(len(extra))} if answer.is_json else {}),  # else silence would be better than a wrong answer
     }
     bad = ", ".join(f"{path} is {state}" for path, state in fields.items() if state != "right")
     details = {"fields": fields, "extra": [key[:MAX_KEY_CHARS] for key in extra[:MAX_EXTRA]]}
-    return Judgement(scores, details, bad if answer.is_json else f"no JSON in {text[:80]!r}")
+    return Judgement(scores, details, bad if answer.is_json else none_in("JSON", text, finish_reason))
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:

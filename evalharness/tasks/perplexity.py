@@ -55,7 +55,7 @@ def request(case: ScoredCase) -> ScoringRequest:
 
 
 def judge(result: GenerationResult) -> Judgement:
-    """Return the cost of a scored response: nats in all, of a token and of the worst one, over its tokens and bytes.
+    """Return the cost of a scored response: nats in all, of a token and of the worst one, over its tokens and bytes that have a value.
 
     None for numbers that are infinite because the model rules a token out.
     """
@@ -65,10 +65,12 @@ def judge(result: GenerationResult) -> Judgement:
     scores = {
         "nats_per_token": num_nats / len(costs) if is_finite else None,
         "worst_token": max(costs) if is_finite else None,
-        "impossible": float(math.isinf(num_nats)),
+        "impossible": float(bool(costs) and not is_finite),
         "num_nats": num_nats if is_finite else None,
         "num_tokens": float(len(costs)),
-        "num_bytes": float(len(result.text.encode("utf-8", "surrogatepass"))),
+        "num_bytes": float(
+            len(result.text.encode("utf-8", "surrogatepass")) if result.num_bytes_scored is None else result.num_bytes_scored
+        ),
     }
     return Judgement(scores, {})
 

@@ -150,6 +150,11 @@ class Judgement:
         return not self.problem
 
 
+def none_in(what: str, text: str, finish_reason: str | None) -> str:
+    """Return that a text holds none of what was asked for, and that it was cut off if it was."""
+    return f"{'the answer was cut at max_new_tokens: ' if finish_reason == 'length' else ''}no {what} in {text[:80]!r}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScoredCase(PromptCase):
     """A case with given responses; `text` is a bare prompt, None for a chat. `ends`: the end of a response counts."""

@@ -7,14 +7,14 @@ grows.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evalharness.api.checks import refuse_constant
 from evalharness.api.errors import EvalHarnessError, RecordError
+from evalharness.api.json_schema import AnswerDecoder
+from evalharness.api.requests import GenerationResult
 from evalharness.runs.files import write_atomically
 
 # An escaped character, a whole string, or a bracket outside of strings. A string that never ends takes the rest of the text, so
@@ -65,27 +65,12 @@ def balanced_end(text: str, start: int) -> int | None:
     return None
 
 
-def decoder(**hooks: Any) -> json.JSONDecoder:
-    """Return a strict JSON decoder: `NaN`, `Infinity` and numbers beyond a float are ValueErrors."""
-    return json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite, **hooks)
-
-
 def loads(text: str) -> Any:
     """Return the value of a JSON text; `ValueError` for anything else, also for JSON that is nested too deeply."""
-    try:
-        return _STRICT.decode(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    return _STRICT.decode(text)
 
 
-def _finite(literal: str) -> float:
-    number = float(literal)
-    if not math.isfinite(number):
-        raise ValueError(f"{literal} is not a finite number")
-    return number
-
-
-_STRICT = decoder()
+_STRICT = AnswerDecoder()
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
@@ -106,7 +91,7 @@ def read_lines(path: Path | str, *, name: str = "", error: type[EvalHarnessError
     """
     try:
         # Not splitlines: a text may hold other line ends as they are.
-        lines = Path(path).read_bytes().decode("utf-8").split("\n")
+        lines = Path(path).read_bytes().decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as problem:
         raise error(f"{path} cannot be read: {problem}") from problem
     for number, line in enumerate(lines, start=1):
@@ -173,12 +158,42 @@ def header_problems(header: Header | None, domain: str, task: str, text: str) ->
     return () if text.split("\n", 1)[0] == header_line(domain, task) else ("the header must be the whole first line",)
 
 
+def judged_text(generation: GenerationResult) -> str:
+    """Return the answer for tasks whose form forbids thoughts: one that nobody asked for stays in it, unless it has no end."""
+    thinking = generation.thinking
+    return generation.text if thinking is not None and thinking.is_closed and not thinking.is_expected else generation.answer
+
+
 _MARK = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
+
+
+def _marks(text: str) -> list[re.Match[str]]:
+    """Return the marks of blocks of thoughts; in a string of JSON they are text."""
+    marks = list(_MARK.finditer(text))
+    if not marks or '"' not in text:
+        return marks
+    spans = iter(sorted(span for opening in _CLOSING for span in balanced_spans(text, opening) if _is_json(text[slice(*span)])))
+    kept = []
+    span = next(spans, None)
+    for mark in marks:
+        while span is not None and span[1] <= mark.start():
+            span = next(spans, None)
+        if span is None or mark.start() < span[0]:
+            kept.append(mark)
+    return kept
+
+
+def _is_json(text: str) -> bool:
+    try:
+        loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def leftover_thinking(text: str) -> str | None:
     """Return whether a block of thoughts in a text is "open", "closed" or "end only", None without any block."""
-    marks = [mark[1] for mark in _MARK.finditer(text)]
+    marks = [mark[1] for mark in _marks(text)]
     if not marks:
         return None
     if "" not in marks:
@@ -189,7 +204,7 @@ def leftover_thinking(text: str) -> str | None:
 def without_thoughts(text: str) -> str:
     """Return the text after its last closed block of thoughts and before a block that never ends."""
     start, end = 0, None
-    for mark in _MARK.finditer(text):
+    for mark in _marks(text):
         if mark[1]:
             start, end = mark.end(), None
         elif end is None:

@@ -21,7 +21,7 @@ from evalharness.analysis.statistics.overlap import Overlap
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, did_you_mean
 from evalharness.api.tools import Tool, read_tools
 from evalharness.tasks.json_answers import MISSING, check_expected, matches
-from evalharness.tasks.prompt_rows import Judgement, PromptCase, PromptRow, read_rows, request_of
+from evalharness.tasks.prompt_rows import Judgement, PromptCase, PromptRow, none_in, read_rows, request_of
 from evalharness.tool_calls import ToolAnswer, ToolCall
 
 FILE_NAME = "tool_calls.jsonl"
@@ -87,8 +87,10 @@ def _expected(row: PromptRow, offered: set[str]) -> list[dict[str, Any]]:
     return [{"name": call["name"], "arguments": call.get("arguments", {})} for call in expected]
 
 
-def judge(answer: ToolAnswer, expected: Sequence[Mapping[str, Any]]) -> Judgement:
+def judge(answer: ToolAnswer, expected: Sequence[Mapping[str, Any]], finish_reason: str | None = None) -> Judgement:
     """Return the scores of calls against the expected ones; a call that cannot be executed counts, but is never right.
+
+    `finish_reason` says whether the answer was cut.
 
     `all_right`: the expected calls, all executable, and no others. `right_tool`, where calls are expected: each tool as often as
     expected. `right_arguments`, likewise: share of the expected calls that were made with the expected arguments. `no_call`, where
@@ -113,7 +115,7 @@ def judge(answer: ToolAnswer, expected: Sequence[Mapping[str, Any]]) -> Judgemen
             for name in sorted({*names, *wanted}, key=str)
         },
     }
-    return Judgement(scores, details, _problem(answer, expected, names, wanted) if scores["all_right"] != 1.0 else "")
+    return Judgement(scores, details, _problem(answer, expected, names, wanted, finish_reason) if scores["all_right"] != 1.0 else "")
 
 
 def _pairs(calls: Sequence[ToolCall], expected: Sequence[Mapping[str, Any]]) -> set[int]:
@@ -142,12 +144,16 @@ def _is_right(call: ToolCall, wanted: Mapping[str, Any]) -> bool:
 
 
 def _problem(
-    answer: ToolAnswer, expected: Sequence[Mapping[str, Any]], names: Mapping[str | None, int], wanted: Mapping[str | None, int]
+    answer: ToolAnswer,
+    expected: Sequence[Mapping[str, Any]],
+    names: Mapping[str | None, int],
+    wanted: Mapping[str | None, int],
+    finish_reason: str | None,
 ) -> str:
     if not expected:
         return f"no call is needed, but {len(answer.calls)} made: {', '.join(str(call.name) for call in answer.calls)}"
     if not answer.calls:
-        return f"no call in {answer.content[:80]!r}"
+        return none_in("call", answer.content, finish_reason)
     if answer.failed:
         return f"{answer.failed[0].name or 'a call'} cannot be executed: {answer.failed[0].error}"
     if names != wanted:

@@ -5,20 +5,29 @@ Never raises on any text; linear in its length (of broken JSON, what was read in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
+from evalharness.api.checks import excerpt
 from evalharness.api.errors import ConfigError, did_you_mean
+from evalharness.api.json_schema import problems_of
 from evalharness.api.tools import Tool, read_tools
 from evalharness.tool_calls import json_formats, python_formats, xml_formats
-from evalharness.tool_calls.types import RawCall, ToolAnswer, ToolCall, coerce_arguments, problems_of
+from evalharness.tool_calls.types import RawCall, ToolAnswer, ToolCall, coerce_arguments
 
 _Reader = Callable[[str, Sequence[str]], Iterator[RawCall]]
 
 FORMATS: Mapping[str, _Reader] = {
     "hermes": json_formats.hermes,
     "qwen_xml": xml_formats.qwen,
+    "glm": xml_formats.glm,
     "mistral": json_formats.mistral,
+    "deepseek": json_formats.deepseek,
+    "kimi": json_formats.kimi,
+    "harmony": json_formats.harmony,
+    "gemma": json_formats.gemma,
+    "tagged_json": json_formats.tagged,
     "anthropic": xml_formats.anthropic,
     "invoke_xml": xml_formats.invoke,
     "fenced_json": json_formats.fenced,
@@ -44,6 +53,10 @@ def parse_tool_calls(
     offered = {tool.name: tool for tool in read_tools(tools)}
     start = _end_of_thoughts(text)
     for name in _formats(format, offered):
+        if "think>" in text:
+            # A bare list of calls is found only where an answer begins; its calls are found anywhere.
+            calls_anywhere = chain(FORMATS[name](text, tuple(offered)), python_formats.function(text, tuple(offered)))
+            start = _end_of_thoughts(_without_calls(text, calls_anywhere))
         raw_calls = sorted(FORMATS[name](text[start:], tuple(offered)), key=lambda call: call.span)
         if raw_calls:
             calls = [_judge(text, call, start, offered, finish_reason) for call in raw_calls]
@@ -67,6 +80,15 @@ def _end_of_thoughts(text: str) -> int:
     return len(text) if "<think>" in text[begin:] else begin
 
 
+def _without_calls(text: str, calls: Iterable[RawCall]) -> str:
+    """Return the text with its whole calls blanked: a mark of thoughts in an argument is text."""
+    parts, position = [], 0
+    for start, end in sorted(call.span for call in calls if call.error is None):
+        parts += [text[position:start], " " * (end - max(start, position))]
+        position = max(position, end)
+    return "".join([*parts, text[position:]])
+
+
 def _judge(text: str, call: RawCall, offset: int, offered: Mapping[str, Tool], finish_reason: str | None) -> ToolCall:
     span = (call.span[0] + offset, call.span[1] + offset)
     arguments = dict(call.arguments)
@@ -74,7 +96,8 @@ def _judge(text: str, call: RawCall, offset: int, offered: Mapping[str, Tool], f
     if offered and call.name is not None:
         tool = offered.get(call.name)
         if tool is None:
-            problems.append(f"{call.name!r} is not offered{did_you_mean(call.name, offered)} Offered: {', '.join(offered)}")
+            name = excerpt(call.name, 100)
+            problems.append(f"{name!r} is not offered{did_you_mean(name, offered)} Offered: {', '.join(offered)}")
         elif not call.error:
             arguments = coerce_arguments(arguments, tool.parameters) if call.texts else arguments
             problems += problems_of(arguments, tool.parameters)

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from evalharness.api.checks import excerpt, refuse_constant
+from evalharness.api.json_schema import AnswerDecoder
 from evalharness.api.tools import Tool
-
-if TYPE_CHECKING:
-    from jsonschema import Draft202012Validator
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) ->
     """Return the arguments with each text as the type that its property's schema names; what cannot be converted is kept as it is.
 
     A text stays one where the schema allows texts, or says nothing. Else, in this order: integer, number, boolean, null, and
-    JSON for objects and arrays. `problems_of` then says what does not fit.
+    JSON for objects and arrays. `json_schema.problems_of` then says what does not fit.
     """
     properties = schema.get("properties")
     known = properties if isinstance(properties, Mapping) else {}
@@ -134,27 +130,14 @@ def _type_of(value: object) -> str:
     return next((kind for kind, python in _KINDS.items() if isinstance(value, python)), "string")
 
 
+_DECODER = AnswerDecoder()
+
+
 def _loads(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=refuse_constant)
-    except (ValueError, RecursionError):
+        return _DECODER.decode(text)
+    except ValueError:
         return text
-
-
-def problems_of(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
-    """Return what breaks the schema, in words, in the order of the arguments."""
-    errors = sorted(
-        _validator(json.dumps(schema, sort_keys=True)).iter_errors(dict(arguments)), key=lambda error: [str(step) for step in error.path]
-    )
-    where = (f"{error.json_path.removeprefix('$.')}: " if error.path else "" for error in errors)
-    return [f"{place}{excerpt(error.message, 200)}" for place, error in zip(where, errors, strict=True)]
-
-
-@lru_cache(maxsize=256)
-def _validator(schema: str) -> Draft202012Validator:
-    from jsonschema import Draft202012Validator  # takes 50 ms
-
-    return Draft202012Validator(json.loads(schema))
 
 
 def prompt_part(tools: Sequence[Tool]) -> str:

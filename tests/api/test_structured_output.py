@@ -43,7 +43,7 @@ def test_a_choice_becomes_a_grammar_and_options_without_any_say_so() -> None:
     [
         ({}, "exactly one of json_schema, regex, choice, grammar, got none"),
         ({"regex": "a", "choice": ("a",)}, "exactly one of .*, got regex, choice"),
-        ({"json_schema": {"type": "objct"}}, r"is not a JSON schema: 'objct' is not valid .* \(at type\)"),
+        ({"json_schema": {"type": "objct"}}, r"is not a JSON Schema: 'objct' is not valid .* \(at type\)"),
         ({"json_schema": {"properties": {"a": {"minimum": "1"}}}}, r"'1' is not of type 'number' \(at properties/a/minimum\)"),
         ({"json_schema": {"const": float("nan")}}, r"structured\.json_schema must be plain JSON data"),
         ({"regex": "a("}, r"regex 'a\(' is not a regular expression: missing \)"),

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from evalharness.checkpoints.adapter import fingerprint_adapter
+from evalharness.checkpoints.identity import fingerprint_adapter
 from tests.backends.http_server import Asked, Reply, Server
 
 CHECKPOINTS = Path(__file__).parents[2] / "fixtures" / "checkpoints"

@@ -63,7 +63,7 @@ def test_what_a_gguf_says_of_itself(pair: tuple[Path, Path]) -> None:
     found = read_gguf(pair[1])
     assert (found.architecture, found.end_ids, found.has_chat_template) == ("llama", (0,), True)
     info = inspect_checkpoint(pair[1])
-    assert (info.variant, info.has_chat_template, info.fingerprint) == ("text", True, found.fingerprint())
+    assert (info.variant, info.has_chat_template) == ("text", True)
 
 
 def test_a_gguf_is_named_by_its_file_its_folder_or_a_pattern(pair: tuple[Path, Path], tmp_path: Path) -> None:

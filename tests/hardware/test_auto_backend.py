@@ -112,7 +112,7 @@ def gguf(path: Path, architecture: str) -> Path:
 
 
 def test_a_gguf_file_is_for_transformers_though_there_is_a_gpu(tmp_path: Path) -> None:
-    info = CheckpointInfo(gguf(tmp_path / "m.gguf", "llama"), "text", True, "f" * 64)
+    info = CheckpointInfo(gguf(tmp_path / "m.gguf", "llama"), "text", True)
     found = chosen(info, cards=True, vllm=refusing(VLLM, info, "vLLM 0.32.0 reads no GGUF files; use --backend hf"), hf=HF)
     why = "there is a GPU, and transformers 5.19.0 runs GGUF files of llama"
     assert found == Chosen("hf", f"{why}; not vllm: vLLM 0.32.0 reads no GGUF files; use --backend hf")
@@ -143,7 +143,7 @@ def test_quantised_weights_whose_package_is_missing_are_refused_by_transformers(
 
 def test_an_adapter_is_judged_by_its_base(tmp_path: Path, info: CheckpointInfo) -> None:
     write_adapter(tmp_path / "lora", {"a.lora_A.weight": [[0.0] * 8], "a.lora_B.weight": [[0.0]]}, base=str(info.path), r=1)
-    adapted = CheckpointInfo(tmp_path / "lora", "text", True, "f" * 64, base=info)
+    adapted = CheckpointInfo(tmp_path / "lora", "text", True, base=info)
     found = chosen(adapted, cards=True, vllm=refusing(VLLM, info, "it does not run the base"), hf=HF)
     assert found.backend == "hf"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.errors import BROKEN
 from evalharness.cli import main
 from tests.pytest_plugin.project import HEADER, MODES, PLAIN, Project, Run
 
@@ -137,11 +138,12 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("baseline", "reason"),
         [
-            ("nightly", "baselines/nightly.json does not exist; create it with: evalharness bless RUN_DIR nightly"),
+            ("nightly", "baselines/nightly.json does not exist; there are: good; create it with: evalharness bless RUN_DIR nightly"),
+            ("goood", "baselines/goood.json does not exist; did you mean 'good'; there are: good; create it with: evalharness bless"),
             ("torn.json", "torn.json is not JSON"),
             ("reports", "is not a run directory"),
         ],
-        ids=["absent", "unreadable", "no run"],
+        ids=["absent", "misspelt", "unreadable", "no run"],
     )
     def test_a_baseline_that_cannot_be_used_fails_the_gate_and_is_announced(self, blessed: Project, baseline: str, reason: str) -> None:
         (blessed.root / "torn.json").write_text("{")
@@ -149,7 +151,7 @@ class TestRefusals:
         gate = same.gate("no_regression")
         assert (same.exit_code, gate["passed"]) == (1, False)
         assert reason in gate["reason"]
-        assert ("cannot be used, gates on it will fail" in same.output) == (baseline == "nightly")
+        assert ("cannot be used, gates on it will fail" in same.output) == (baseline in ("nightly", "goood"))
 
     def test_there_is_no_latest_run_before_the_first(self, project: Project) -> None:
         first = run(write(project), ALL_RIGHT, "first", "--baseline", "latest")
@@ -226,7 +228,7 @@ class TestGithubSummary:
 
     def test_where_it_cannot_be_written_the_run_says_so(self, project: Project) -> None:
         done = write(project).run_inline(env={"GITHUB_STEP_SUMMARY": str(project.root / "no" / "file")})
-        assert done.exit_code == pytest.ExitCode.INTERNAL_ERROR
+        assert done.exit_code == BROKEN
         assert "(GITHUB_STEP_SUMMARY): No such file or directory" in done.output
 
 

@@ -73,10 +73,9 @@ class TestInThreeModes:
 
 BAD_DETAILS = {
     "set": ("{1}", "must be plain JSON data, got {1} (set); give dicts, lists, texts, numbers"),
-    "nan": ("float('nan')", "must be finite, got nan; give None where there is no number"),
     "nested": ("{'a': [0, {'b': {1}}]}", "['a'][1]['b'] must be plain JSON data, got {1} (set); give dicts, lists, texts, numbers"),
     "key": ("{'a': {1: 2}}", "['a'] has the key 1 (int); keys must be texts"),
-    "loop": ("loop()", "is nested too deeply, or holds itself; give plain JSON data"),
+    "loop": ("loop()", "[0] holds itself; give plain JSON data"),
     "twice": ("1, again=True", "was recorded already for this case; give each name once"),
 }
 DETAILS = eval_module("""

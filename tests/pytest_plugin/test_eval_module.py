@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 import pytest
 
@@ -159,13 +160,46 @@ class TestWrongEvals:
         run = project.run_inline("--import-mode=importlib")
         assert "b/test_same.py and a/test_same.py are both the eval 'same'; rename one of the files, or run them apart" in run.output
 
-    def test_a_test_id_that_can_be_read_two_ways_is_refused(self, project: Project) -> None:
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_a_test_id_that_can_be_read_two_ways_is_refused(self, project: Project, mode: str) -> None:
         project.write(test_a=HEADER + "pytestmark = pytest.mark.eval(cases=lambda d: [Case(id='b-c')], request=ask)\n" + TEST)
         for name in ("a.jsonl", "a-b.jsonl"):
             (project.root / name).write_text('{"text": "x"}\n')
-        run = project.run_inline("--model", "a.jsonl", "--model", "a-b.jsonl")
+        run = project.run("--model", "a.jsonl", "--model", "a-b.jsonl", mode=mode)
         assert "test_s[fake:a-b-c] can be read as a case of several engines" in run.output
-        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert run.exit_code not in (0, 3)
+
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_a_parameter_that_would_merge_two_tests_into_one_metric_is_refused(self, project: Project, mode: str) -> None:
+        test = """
+            @pytest.mark.gate("right >= 0.5")
+            @pytest.mark.parametrize("x", ["a", "a-fake:echo-b"])
+            def test_s(x, case, generation, score): score(right=x == "a")
+        """
+        run = project.write(test_a=MARK + textwrap.dedent(test)).run(mode=mode)
+        problem = "test_s[a-fake:echo-b-fake:echo-c0] can be read as the case 'b-fake:echo-c0' of test_s[a], and is 'c0'; give the test's"
+        assert problem.replace("c0", "c3") in run.output
+        assert run.exit_code not in (0, 3)
+
+    @pytest.mark.parametrize("case_id", ["a-fake:echo-b", "猫-fake:echo-é", "back\\slash", "[x]", "a]-[b"])
+    def test_case_ids_may_look_like_other_ids_where_they_are_read_as_they_are(self, project: Project, case_id: str) -> None:
+        marked = f"pytestmark = pytest.mark.eval(cases=lambda d: [Case(id={case_id!r}), Case(id='c')], request=ask)\n"
+        run = project.write(test_a=HEADER + marked + TEST).run()
+        assert [(row["case_id"], row["outcome"]) for row in run.rows] == [(case_id, "pass"), ("c", "pass")]
+
+    def test_parameters_of_other_plugins_are_other_tests(self, project: Project) -> None:
+        repeat = """
+            import pytest
+            @pytest.hookimpl(trylast=True)
+            def pytest_generate_tests(metafunc):  # as pytest-repeat does it
+                metafunc.fixturenames.append("step")
+                metafunc.parametrize("step", range(2), indirect=True, ids=lambda step: f"{step}-of-2")
+            @pytest.fixture
+            def step(request): return request.param
+        """
+        run = project.write(test_a=MARK + TEST, conftest=repeat).run()
+        assert {row["test"] for row in run.rows} == {"test_s[0-of-2]", "test_s[1-of-2]"}
+        assert len(run.rows) == 8
 
     @pytest.mark.parametrize("mode", MODES[::2])
     def test_one_wrong_module_stops_the_run_and_the_others_are_not_run(self, project: Project, mode: str) -> None:

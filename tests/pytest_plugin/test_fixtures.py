@@ -341,11 +341,11 @@ def test_s(case, generation):
         assert "Timeout" in run.rows[0]["problem"]
         assert run.exit_code == BROKEN
 
-    def test_expected_failures_are_skips_and_skipped_tests_ask_nothing(self, project: Project) -> None:
+    def test_expected_failures_are_misses_and_skipped_tests_ask_nothing(self, project: Project) -> None:
         test = "@pytest.mark.xfail(reason='known')\ndef test_s(case, generation): assert case.id == 'c0'\n"
         run = project.write(test_a=MARK + test).run_inline("--run-id", "expected")
         assert run.summary().startswith("3 xfailed, 1 xpassed")
-        assert [row["outcome"] for row in run.rows] == ["pass", "skip", "skip", "skip"]
+        assert [row["outcome"] for row in run.rows] == ["pass", "miss", "miss", "miss"]
         project.write(test_a=PLAIN.replace("def test_s", "@pytest.mark.skip(reason='later')\ndef test_s"))
         run = project.run_inline("--run-id", "skipped")
         assert [(row["outcome"], row["problem"]) for row in run.rows] == [("skip", "later")] * 4

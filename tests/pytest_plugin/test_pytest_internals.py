@@ -20,6 +20,7 @@ PARTS = [
     ("_pytest.capture", "CaptureManager.global_and_fixture_disabled"),
     ("_pytest.config.argparsing", "Parser.parse_known_and_unknown_args"),
     ("_pytest.config.findpaths", "determine_setup"),
+    ("_pytest.mark.expression", "Expression.compile"),
     ("_pytest.outcomes", "Failed"),
     ("_pytest.pathlib", "import_path"),
     ("_pytest.terminal", "TerminalReporter.ensure_newline"),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evalharness.api.errors import BackendError
+from evalharness.api.errors import BackendError, CheckpointError
 from evalharness.config import resolve
 from evalharness.pytest_plugin.execution import engines as engine_loading
-from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
+from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
 from evalharness.pytest_plugin.execution.engines import EnginePool
-from tests.adapters import write_adapter
+from tests.adapters import lora, write_adapter
 from tests.backends.hf_models import make_text_checkpoint
+from tests.checkpoints.test_info import GOOD, write
 from tests.pytest_plugin.project import MARK, Project, Run
 
 TEST = "def test_s(case, generation, score): score(n=len(generation.text))\n"
@@ -33,7 +35,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "epoch": step / 100, "max_steps": 100}))
     column = [[0.5 if row % 2 else -0.7] for row in range(64)]
     tensors = {"model.layers.1.self_attn.q_proj.lora_A.weight": [[0.6] * 64], "model.layers.1.self_attn.q_proj.lora_B.weight": column}
-    write_adapter(root / "lora", tensors, base="checkpoint-10", r=1, lora_alpha=2)
+    write_adapter(root / "lora", tensors, base="checkpoint-10", r=1, lora_alpha=2, layers_to_transform=[1])
     return root
 
 
@@ -128,12 +130,12 @@ def test_a_checkpoint_that_is_being_written_is_left_out_and_said_so(project: Pro
 def test_an_untrained_adapter_is_noticed_and_one_without_its_base_a_usage_error(project: Project, checkpoints: Path) -> None:
     name = "model.layers.0.self_attn.q_proj"
     tensors = {f"{name}.lora_A.weight": [[1.0] * 64], f"{name}.lora_B.weight": [[0.0]] * 64}
-    folder = write_adapter(project.root / "zero", tensors, r=1, base="nobody/knows")
+    folder = write_adapter(project.root / "zero", tensors, r=1, base="nobody/knows", layers_to_transform=0)
     refused = run(project, folder)
     assert (refused.exit_code, refused.opened_no_run) == (4, True)
     assert "give it with --base-model PATH, nothing is downloaded" in refused.output
     found = run(project, folder, arguments=(*OPTIONS, f"--base-model={checkpoints / 'checkpoint-10'}"))
-    assert ["every B of adapter" in notice for notice in found.facts["notices"]] == [True]
+    assert ["every B is zero" in notice for notice in found.facts["notices"]] == [True]
 
 
 class FakeEngine:
@@ -155,6 +157,9 @@ class FakeEngine:
 
     def close(self) -> None:
         self.closed += 1
+
+    def describe(self) -> dict[str, Any]:
+        return {}
 
 
 def spec(name: str, backend: str = "hf", dtype: str | None = None) -> EngineSpec:
@@ -207,6 +212,46 @@ class TestPool:
         assert [engine] == opened  # type: ignore[comparison-overlap]
         assert (opening["how"], opening["cold_because"], first.closed) == ("load", reason, 1)
         assert first.swaps == (failure is not None)
+
+    @pytest.mark.parametrize("part", ["base", "lora"])
+    def test_a_checkpoint_that_was_written_to_since_the_run_began_is_not_taken_for_what_it_was(
+        self, pool: EnginePool, opened: list[FakeEngine], tmp_path: Path, part: str
+    ) -> None:
+        base = write(tmp_path / "base", {**GOOD, "model.safetensors": _weight("q_proj.weight", 6, 4)})
+        folder = write_adapter(tmp_path / "lora", lora("q_proj", 6, 4), base=base)
+        run_config = resolve({"model": [str(folder)], "backend": ["hf"]}, {}, tmp_path)
+        [adapted] = engine_specs(run_config, tmp_path)
+        engine, _ = pool.open(adapted)
+        weights = tmp_path / part / ("model.safetensors" if part == "base" else "adapter_model.safetensors")
+        content = weights.read_bytes()
+        weights.write_bytes(content)
+        pool.open(adapted)  # the same bytes, written again
+        weights.write_bytes(content[:-1] + b"\x7f")
+        with pytest.raises(CheckpointError, match="lora was written to, or removed, after the run had begun"):
+            pool.open(adapted)
+        pool.give_back(adapted, engine)
+        assert pool.open(adapted)[1] == {"how": "kept"}, "what is loaded stays"
+        shutil.rmtree(tmp_path / part)
+        with pytest.raises(CheckpointError, match="or removed"):
+            pool.open(adapted)
+        assert [each.closed for each in opened] == [0, 0, 1, 1]
+
+
+def test_cached_answers_are_of_one_version_of_each_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Any = FakeEngine()
+    run_config = resolve({}, {}, tmp_path)
+    before = engine_loading.cache_identity(spec("a"), run_config, engine)
+    assert before == engine_loading.cache_identity(spec("a"), run_config, engine)
+    monkeypatch.setattr(engine_loading, "installed_versions", lambda packages: dict.fromkeys(packages, "0"))
+    after = engine_loading.cache_identity(spec("a"), run_config, engine)
+    assert before != after
+    assert after["versions"].keys() >= {"evalharness", "peft", "pillow", "tokenizers"}
+
+
+def _weight(name: str, num_rows: int, num_columns: int) -> bytes:
+    size = 4 * num_rows * num_columns
+    head = json.dumps({name: {"dtype": "F32", "shape": [num_rows, num_columns], "data_offsets": [0, size]}}).encode()
+    return struct.pack("<Q", len(head)) + head + bytes(size)
 
 
 def cached(found: Run) -> dict[str, list[bool]]:

@@ -95,7 +95,26 @@ def test_text_in_a_markdown_list_opens_no_block(text: str) -> None:
 
 @hostile
 def test_a_markdown_cell_shows_the_text_as_written(text: str) -> None:
-    assert inline_texts(table_of([markdown_cell(text)]))[1] == terminal_text(text).strip()
+    assert inline_texts(table_of([markdown_cell(text)]))[1].replace("\u200b", "") == terminal_text(text).strip().replace("\u200b", "")
+
+
+REFERENCES = ["@team", "ask @org/team now", "类@team", "(@team)", "a@b.com", "octo@0123456789abcdef", "#1", "owner/repo#12", "GH-3", "!7"]
+ACTIVE = ["https://evil", "HTTP://evil", "ftp://evil", "www.evil.com", "<img src=x>", "<@team>", "<!-- a -->", "`@team"]
+
+
+@pytest.mark.parametrize("text", [*REFERENCES, *ACTIVE])
+def test_no_mention_reference_address_or_html_is_active_in_markdown(text: str) -> None:
+    cell = markdown_cell(f"{text} and {text}")
+    github = r"(?<![A-Za-z0-9_`])@[A-Za-z0-9]|[\w.+-]+@[\w-]+\.\w|\w@[0-9a-f]{7}|#\d|GH-\d|!\d"
+    shown = inline_texts(table_of([cell]))[1]  # references are looked for in the rendered text, not in Markdown
+    assert not re.search(github, shown, re.ASCII | re.IGNORECASE)
+    assert not re.search(r"(?<!\\)://|www\.|(?<!\\)<", cell, re.IGNORECASE)
+    assert shown.replace("\u200b", "") == f"{text} and {text}"
+
+
+@pytest.mark.parametrize("name", ["pass@5", "maj@8", "C#", "a # b", "wow!"])
+def test_names_of_metrics_stay_as_they_are_in_markdown(name: str) -> None:
+    assert markdown_cell(name) == name
 
 
 def test_names_and_numbers_stay_readable_in_markdown() -> None:

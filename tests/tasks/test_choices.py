@@ -11,7 +11,7 @@ import pytest
 from evalharness.api.errors import ConfigError
 from evalharness.api.requests import GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import ScoringRequest
-from evalharness.tasks import choices
+from evalharness.tasks import DataWarning, choices
 
 ROW = {"id": "sky-1", "prompt": "What colour is the sky?", "choices": ["Green", "Blue"], "answer": "Blue"}
 GIVEN_TEXT = Path(__file__).parents[2] / "fixtures" / "given_text"
@@ -52,20 +52,38 @@ def test_a_bare_text_passes_the_template(tmp_path):
     [
         ({"choices": ["Blue"]}, "choices must be a list of at least two texts"),
         ({"choices": ["Blue", ""]}, "choices must be a list of at least two texts"),
-        ({"choices": ["Blue", "Blue"]}, "choices must be different texts"),
         ({"answer": "Red"}, "answer must be one of the choices, got 'Red'"),
         ({"answer": 1}, "answer must be one of the choices, got 1"),
         ({"ends": "yes"}, "ends must be true or false, got 'yes'"),
         ({"text": "The sky"}, "has text and prompt; a bare text is the whole prompt"),
         ({"options": 1}, "has 'options'"),
     ],
-    ids=["one", "empty", "twice", "unknown answer", "answer by number", "ends", "two prompts", "unknown key"],
+    ids=["one", "empty", "unknown answer", "answer by number", "ends", "two prompts", "unknown key"],
 )
 def test_a_row_that_is_wrong_is_named(tmp_path, changes, problem):
     with pytest.raises(ConfigError, match=f"choices.jsonl:1.*{problem}"):
         load(tmp_path, {**ROW, **changes})
     with pytest.raises(ConfigError, match="choices.jsonl:1: text must be a text, got 5"):
         load(tmp_path, {"id": "a", "text": 5, "choices": ["a", "b"], "answer": "a"})
+
+
+def test_equal_choices_count_once_and_cost_at_most_their_row(tmp_path):
+    with pytest.warns(DataWarning, match=r"choices.jsonl:\d: equal choices count once") as warned:
+        twice, equal, good = load(
+            tmp_path,
+            {**ROW, "choices": ["Green", "Blue", "Green", "Blue"]},
+            {**ROW, "id": "equal", "choices": ["Blue", "Blue"]},
+            {**ROW, "id": "good"},
+        )
+    assert len(warned) == 2
+    assert (twice.others, twice.invalid) == (("Green",), None)
+    assert equal.invalid == "choices.jsonl:2: all choices are equal, got ['Blue', 'Blue']"
+    assert good.invalid is None
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "choices.jsonl").write_text(json.dumps(ROW) + "\r\n", "utf-8-sig")
+    assert len(choices.load_cases(tmp_path)) == 1
 
 
 def test_sums_and_means_may_decide_otherwise():

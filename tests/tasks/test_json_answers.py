@@ -284,3 +284,45 @@ def test_the_table_shows_the_worst_field_first() -> None:
         {"field": "tip", "cases": 2, "accuracy": 1.0, "wrong": 0, "missing": 0},
     ]
     assert tables([]) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '```json\n{"a": "x</think>y"}\n```',
+        '{"a": "x</think>y"} is it.',
+        '<think>or {"a": "</think>"}?</think>So: {"a": "x</think>y"}',
+        'Hm.</think>\n```json\n{"a": "x</think>y", "b": ["<think>"]}\n```',
+    ],
+)
+def test_a_mark_of_thoughts_within_a_text_of_the_json_is_text(text):
+    assert parse_answer(text).value["a"] == "x</think>y"
+
+
+def test_json_in_thoughts_is_still_no_answer():
+    assert not parse_answer('perhaps {"a": 1}</think>I do not know.').is_json
+    assert not parse_answer('<think>{"a": "</think>"} or').is_json
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"a": 1}, {"a": 2',
+        '[1, {"a": 1}, {"a": 2',
+        '["x", {"a": 1}, {"a',
+        '[[{"a": 1}], [{"a": 1}',
+        '```json\n[null, {"a": 1},\n```',
+        '[{"a": 1}, {"a": 2},]',
+        'Here: [ {"a": 1}, {"a": 2\n\nSorry, see [1].',
+    ],
+)
+def test_no_part_of_a_list_that_is_cut_or_broken_is_the_answer(text):
+    judged = judge(text, {"a": 1}, "length")
+    assert (judged.scores["valid"], judged.scores["fields_right"]) == (0.0, 0.0)
+    assert judged.problem.startswith("the answer was cut at max_new_tokens: no JSON in '")
+    assert "num_extra" not in judged.scores
+
+
+def test_a_bracket_in_prose_hides_no_answer():
+    for text in ('[see below {"a": 1}', "[1] {'x'} {\"a\": 1}", '[12 of them] {"a": 1}'):
+        assert parse_answer(text).value == {"a": 1}

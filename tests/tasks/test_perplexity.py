@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from evalharness.api.errors import ConfigError
+from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import ScoringRequest
+from evalharness.backends.fake import FakeAnswer, FakeBackend
+from evalharness.engine.engine import Engine
 from evalharness.engine.request_images import images_of
 from evalharness.tasks import perplexity, stage_a
 from fixtures.make_given_text import make_given_text
@@ -72,7 +75,7 @@ def test_photos_of_stage_a_are_asked_as_stage_a_asks_and_answered_by_their_refer
     for case in cases[::20]:
         asked, original = perplexity.request(case), stage_a.request(originals[case.id])
         assert isinstance(asked.prompt, VlmGenerationRequest)
-        assert images_of(asked).sources == tuple(map(str, images_of(original).sources))
+        assert images_of(asked.prompt).sources == tuple(map(str, images_of(original).sources))
         assert stage_a.parse_summary(case.reference, originals[case.id].domain).valid
         assert [part.get("text") for part in asked.prompt.messages[1]["content"]] == [
             part.get("text") for part in original.messages[1]["content"]
@@ -85,3 +88,18 @@ def test_the_script_makes_the_shipped_rows(tmp_path):
     for name in ("choices.jsonl", "perplexity.jsonl"):
         assert (made / name).read_bytes() == (FIXTURES / "given_text" / name).read_bytes()
     assert len(perplexity.load_cases(FIXTURES / "given_text")) == 36
+
+
+@pytest.mark.parametrize(("prompt", "num_bytes"), [("", 4), ("A", 7)], ids=["no prompt", "a prompt"])
+def test_bits_are_spread_over_the_bytes_of_the_tokens_that_have_a_value(prompt, num_bytes):
+    engine = Engine(FakeBackend.from_answers([FakeAnswer(logprobs=-math.log(2))]))
+    [(_, result)] = engine.stream([ScoringRequest(prompt, "中 ok!")], GenerationOptions())  # of 3 + 4 bytes, 5 tokens
+    scores = perplexity.judge(result).scores
+    assert (scores["num_bytes"], scores["num_tokens"]) == (num_bytes, 4 if num_bytes == 4 else 5)
+    assert perplexity.aggregate([{"scores": scores}])["bits_per_byte"] == pytest.approx(scores["num_tokens"] / num_bytes)
+
+
+def test_a_value_that_is_no_number_does_not_take_its_row_out_of_the_score():
+    rows = [{"scores": perplexity.judge(scored("ab", -1.0, value)).scores} for value in (-0.5, math.nan)]
+    assert rows[1]["scores"]["impossible"] == 1.0
+    assert perplexity.aggregate(rows) == {}

@@ -113,3 +113,8 @@ def test_tables_count_calls_by_tool_and_by_error() -> None:
     ]
     assert found["calls that cannot be executed"] == [{"error": "a: '1' is not of type 'integer'", "calls": 1}]
     assert tools.tables([{"details": None}]) == {}
+
+
+def test_an_answer_that_was_cut_before_any_call_says_so():
+    judged = tools.judge(parse_tool_calls("Let me think about", finish_reason="length"), [{"name": "f", "arguments": {}}], "length")
+    assert judged.problem == "the answer was cut at max_new_tokens: no call in 'Let me think about'"

@@ -99,3 +99,60 @@ def test_an_answer_that_did_not_end_by_itself_is_never_executed(finish_reason):
     answer = parse_tool_calls(_qwen("1"), [QWEN_TOOL], finish_reason=finish_reason)
     assert answer.executable == ()
     assert "did not end by itself" in answer.calls[0].error
+
+
+def test_words_beside_a_marked_list_are_content():
+    answer = parse_tool_calls('I look.<|tool_call_start|>[get_status(id="1")]<|tool_call_end|>Checking.')
+    assert [(call.name, call.arguments) for call in answer.executable] == [("get_status", {"id": "1"})]
+    assert answer.content == "I look.Checking."
+
+
+@pytest.mark.parametrize("behind", ["", " I will tell you.", "\nDone [see above](x)."])
+def test_words_behind_a_list_of_offered_calls_are_content(behind):
+    answer = parse_tool_calls(f"[say(text='[(\"')]{behind}", [Tool("say")], format="pythonic")
+    assert [(call.arguments, call.error) for call in answer.calls] == [({"text": '[("'}, None)]
+    assert answer.content == behind.strip()
+    assert parse_tool_calls("[print(x=1)] is a call.", [Tool("say")]).calls == ()
+
+
+@pytest.mark.parametrize("name", ["from", "class", "lambda", "None", "in-place", "名"])
+def test_arguments_may_have_any_name(name):
+    for text in (f"[memory-get({name}=1)]", f"Now memory-get({name}=1)"):
+        [call] = parse_tool_calls(text, [Tool("memory-get")]).executable
+        assert (call.name, call.arguments) == ("memory-get", {name: 1})
+
+
+BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\0", "\\\n", "\ud800"]
+
+
+@pytest.mark.parametrize("line_break", BREAKS, ids=ascii)
+def test_line_breaks_in_texts_shift_no_span(line_break):
+    text = f"[say(text='{line_break}中中中中'),\nsay(text='b'),\r\nsay(text='c{line_break}')]"
+    calls = parse_tool_calls(text, [Tool("say")]).calls
+    assert [call.raw_text for call in calls] == [
+        f"[say(text='{line_break}中中中中')",
+        ",\nsay(text='b')",
+        f",\r\nsay(text='c{line_break}')]",
+    ]
+    if line_break not in ("\\\n", "\ud800"):  # the first joins two lines, the second is in no Python source
+        assert [call.arguments["text"] for call in calls] == [f"{line_break}中中中中", "b", f"c{line_break}"]
+
+
+def test_a_broken_list_keeps_the_calls_before_the_break():
+    [first, second] = parse_tool_calls("[say(text='a'), say(text='b') oops", [Tool("say")]).calls
+    assert (first.error, first.arguments) == (None, {"text": "a"})
+    assert "the list of calls is cut off" in second.error
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        '<tool_call>{"name": "say", "arguments": {"text": "a</think>b"}}</tool_call>',
+        "<tool_call><function=say><parameter=text>a</think>b</parameter></function></tool_call>",
+        "[say(text='a</think>b')]",
+    ],
+)
+def test_a_mark_of_thoughts_in_an_argument_is_text(call):
+    for before in ("", "<think>no</think>", f"<think>{call}</think>"):
+        [found] = parse_tool_calls(before + call, [Tool("say")]).executable
+        assert (found.arguments, found.span[0]) == ({"text": "a</think>b"}, len(before))

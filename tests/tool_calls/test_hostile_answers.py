@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import example, given, strategies as st
 
 from evalharness.api.tools import Tool
+from evalharness.tasks.tools import judge
 from evalharness.tool_calls import FORMATS, parse_tool_calls
 from tests.growth import assert_linear
 
@@ -14,6 +17,24 @@ PIECES = [*"}{[]),\"'\\\n ;中", "\ud800", "\x00", "```json\n", "```", "<think>"
 PIECES += ["<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=a>", "</parameter>", "<invoke>", "</invoke>"]
 PIECES += ['<invoke name="f">', '<parameter name="a">', "<tool_name>f</tool_name>", "<parameters>", "</parameters>", "<function_calls>"]
 PIECES += ['{"name": "f", "arguments": ', '{"a": 1}', "f(", "a=1", "get-it(", "[f(a=1)]"]
+PIECES += [
+    "<arg_key>a</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<tool_call>f",
+    "<｜tool▁call▁begin｜>",
+    "f<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+]
+PIECES += [
+    "<|tool_call_begin|>functions.f:0",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "to=functions.f",
+    "<|message|>",
+    "<|call|>",
+]
+PIECES += ["<|tool_call>call:f{", 'a:<|"|>', '<|"|>', "<tool_call|>", "<|tool_call|>", "<tool_calls>", "functools", "<|tool_call_start|>"]
 TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=30).map("".join)
 
 
@@ -55,3 +76,28 @@ LONG = {
 @pytest.mark.parametrize("piece", LONG.values(), ids=list(LONG))
 def test_a_long_answer_takes_time_by_its_length(piece):
     assert_linear(lambda text: parse_tool_calls(text, TOOLS), piece * (400_000 // len(piece)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[f(a="x\u2028中中中中"),\nf(b=1),\nf()]',
+        "f(a=1" + "0" * 400 + ")",
+        "f(a=0x" + "f" * 5000 + ")",
+        "f(a=1e999)",
+        '{"name": "f", "arguments": {"a": 1' + "0" * 400 + "}}",
+        '{"name": "f", "arguments": {"a": 1e999}}',
+        '{"name": "f", "arguments": {"a": 1, "b": ' + "[" * 500 + "]" * 500 + "}}",
+        '{"name": "' + "n" * 100_000 + '", "arguments": {}}',
+        "<function=f><parameter=a>1e999</parameter></function>",
+    ],
+    ids=lambda text: text[:40],
+)
+def test_what_an_answer_contains_is_a_miss_that_can_be_recorded(text):
+    judged = judge(
+        parse_tool_calls(text, [Tool("f", parameters={"properties": {"a": {"type": "number", "multipleOf": 0.5, "maximum": 5}}})]), []
+    )
+    assert judged.scores == {"all_right": 0.0, "no_call": 0.0, "executable": judged.scores["executable"]}
+    assert judged.scores["executable"] < 1
+    assert json.dumps(judged.details, allow_nan=False)
+    assert all(len(call["error"] or "") < 1000 for call in judged.details["calls"])

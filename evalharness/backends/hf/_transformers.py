@@ -14,6 +14,11 @@ from evalharness.backends.torchvision_cpu import register_missing_operators
 register_missing_operators()
 
 import transformers  # noqa: E402
+from transformers.utils import chat_template_utils  # noqa: E402
+
+from evalharness.backends.template_sandbox import LimitedEnvironment  # noqa: E402
+
+chat_template_utils.ImmutableSandboxedEnvironment = LimitedEnvironment  # a checkpoint's template might loop for ever, or take all memory
 
 __all__ = ["gguf_architectures", "grows_freely", "num_image_tokens", "takes_dynamic_cache", "transformers"]
 

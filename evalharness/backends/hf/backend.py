@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -69,8 +69,8 @@ class HfBackend:
 
     def _take(self, loaded: LoadedCheckpoint, source: WeightSource, shared: SharedModel | None) -> None:
         self._shared = shared
-        self._computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode if shared is None else shared.sampling
         model = loaded.model
+        self._computing: Callable[[], AbstractContextManager[Any]] = self._without_settings if shared is None else shared.sampling
         self._settings: Mapping[str, Any] = {
             "variant": "text" if loaded.processor is None else "vlm",
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -81,7 +81,7 @@ class HfBackend:
         }
         self.vocab_size = int(model.get_input_embeddings().num_embeddings)
         """How many tokens the model knows."""
-        self._take_companions(loaded.tokenizer, loaded.processor, loaded.eos_token_ids)
+        self._take_companions(model, loaded.tokenizer, loaded.processor, loaded.eos_token_ids)
         self.max_model_len: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.capabilities = Capabilities(
             supports_vlm=loaded.processor is not None,
@@ -101,19 +101,35 @@ class HfBackend:
         )
         self.batch_sizes = BatchSizes(model, self.vocab_size)
         """How large batches are; its bounds may be set."""
-        self.weights = HfWeights(model, source, self.batch_sizes, self._take_companions, is_shared=shared is not None)
+        self.weights = HfWeights(model, source, self.batch_sizes, self._take_others, is_shared=shared is not None)
 
-    def _take_companions(self, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:
+    def _take_others(self, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:
+        self._take_companions(self.weights.model, tokenizer, processor, eos_token_ids)
+
+    def _take_companions(self, model: Any, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:
         self.tokenizer, self.processor, self.eos_token_ids = tokenizer, processor, eos_token_ids
         self._grammars = Grammars(tokenizer, self.vocab_size)
         budget = pixel_budget(processor.image_processor) if processor is not None else None
         self._settings = {**self._settings, "pixel_budget": budget}
+        if self._shared is None:  # for other code that generates with this model: it would run past the end
+            model.generation_config.eos_token_id = list(eos_token_ids)
 
     @property
     def model(self) -> Any:
         """The loaded torch module, for training it or taking gradients."""
         self.weights.require_usable()
         return self.weights.model
+
+    @contextmanager
+    def _without_settings(self) -> Iterator[None]:
+        """Compute without gradients, and without the model's generation settings: transformers takes from them what a call leaves out."""
+        model = self.weights.model
+        settings, model.generation_config = model.generation_config, transformers.GenerationConfig()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            model.generation_config = settings
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts for run.json."""

@@ -19,9 +19,9 @@ from evalharness.backends.base import WeightReport, describe_error
 from evalharness.backends.hf.batching import BatchSizes, release_memory
 from evalharness.backends.hf.shared_model import stamp_of
 from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, WeightSource, pair_tensors, refuse_unmatched
-from evalharness.checkpoints.adapter import ADAPTER_WEIGHTS, Adapter, fits_of
+from evalharness.checkpoints.adapter import Adapter, fits_of
 from evalharness.checkpoints.architecture import architecture_difference
-from evalharness.checkpoints.weights import base_shapes, find_weights
+from evalharness.checkpoints.weights import ADAPTER_WEIGHTS, base_shapes, find_weights
 
 
 def why_not_in_place(model: Any, folder: Path) -> str | None:

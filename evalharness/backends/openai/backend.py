@@ -30,9 +30,9 @@ from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
 from evalharness.backends.openai.payload import RequestWriter, completion_of, completion_of_response, scoring_body
 from evalharness.backends.openai.weights import ServerAdapters, ServerWeights
-from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
+from evalharness.checkpoints.adapter import is_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
-from evalharness.checkpoints.weights import find_weights, fingerprint_weights
+from evalharness.checkpoints.identity import fingerprint_adapter, fingerprint_weights
 
 _HERE = ("localhost", "127.0.0.1", "::1")
 
@@ -92,17 +92,17 @@ def check_weights(served: ServedModel, config: ModelLoadConfig, url: str) -> Non
     if is_adapter(root) != is_adapter(wanted):
         return  # the base of an adapter that was named with --served-model
     try:
-        theirs, ours = (_fingerprint(folder, config.allow_pickle) for folder in (root, wanted))
+        if root.samefile(wanted):
+            return
+        theirs, ours = (_fingerprint(folder) for folder in (root, wanted))
     except (CheckpointError, OSError):
         return  # no folder that we understand
     if theirs != ours:
         raise ConfigError(f"the server at {url} runs {root}, whose weights are others than those of {wanted}; serve that, or ask for that")
 
 
-def _fingerprint(folder: Path, allow_pickle: bool) -> str:
-    if is_adapter(folder):
-        return fingerprint_adapter(folder)
-    return fingerprint_weights(folder, find_weights(folder, allow_pickle=allow_pickle))
+def _fingerprint(folder: Path) -> str:
+    return fingerprint_adapter(folder) if is_adapter(folder) else fingerprint_weights(folder)
 
 
 def _length(card: Mapping[str, Any]) -> int | None:

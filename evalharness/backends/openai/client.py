@@ -2,6 +2,9 @@
 
 An event loop in a thread of its own does the waiting; `submit` hands a request over and returns a future. Messages contain neither the key
 nor anything that `redaction` knows. Proxies of the environment are used, but never for a server on this machine.
+
+A server is a stranger: its bodies are read up to a limit, of decoded bytes too, and a time limit holds for the whole answer. No redirect is
+followed, so the key goes to the named address alone.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import math
 import re
 import threading
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -31,10 +35,34 @@ _CANCELLING_S = 1.0
 _RETRIED = (429, 503)
 _SAMPLES_FAULT = (400, 413, 422)  # what a server says to a request that it understands and cannot take
 _LONGEST_BODY = 300
+_MOST_SHOWN = 10_000  # of what is searched for secrets before it is shortened to an excerpt
+MAX_BODY_BYTES = 32 << 20
+"""Of an answer, decoded: log-probabilities of a prompt of 260,000 tokens take 20 MB."""
+_MAX_ERROR_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 16  # what is decoded at once; the event loop serves others in between
+_ZLIB_OF_ANY_HEADER = 47
 _HERE = ("127.0.0.1", "[::1]", "localhost")
 _KEY = re.compile(r"[!-~]+")  # what a header can carry: else an error of the HTTP library would spell the key
 
 Answer = TypeVar("Answer")
+
+
+class _Unreadable(Exception):
+    """The body of an answer is too long, or not encoded as its header says."""
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """What a server answered; of an error's body the beginning alone."""
+
+    status: int
+    retry_after: str | None
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The body, whatever charset the server claims: one of a codec that is none would be an error of Python's."""
+        return self.content.decode("utf-8", "replace")
 
 
 class RefusedRequest(RequestError):
@@ -117,10 +145,12 @@ class HttpClient:
         self.counts.num_requests += 1
         try:
             answer = await self._send(path, _json(body), timeout_s)
-        except (httpx.RequestError, asyncio.TimeoutError) as error:
+        except (httpx.HTTPError, asyncio.TimeoutError) as error:
             raise BackendError(f"{self.url}{path} gave no answer ({self._what(error)})") from error
-        self.counts.num_refused += answer.status_code != 200
-        return answer.status_code, self._shown(answer.text)
+        except _Unreadable as error:
+            raise BackendError(f"{self.url}{path} answered with {error}") from error
+        self.counts.num_refused += answer.status != 200
+        return answer.status, self._shown(answer.text[:_MOST_SHOWN])
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Return the server's answer; see `submit`."""
@@ -135,7 +165,9 @@ class HttpClient:
             is_last = attempt == self._max_attempts
             try:
                 answer = await self._send(path, content, self._timeout_s)
-            except (httpx.RequestError, asyncio.TimeoutError) as error:
+            except _Unreadable as error:
+                raise BackendError(f"{self.url} answered with {error}") from error
+            except (httpx.HTTPError, asyncio.TimeoutError) as error:
                 if is_last:
                     raise BackendError(
                         f"{self.url} gave no answer ({self._what(error)}), asked {attempt} times; is the server there and quick enough "
@@ -144,39 +176,45 @@ class HttpClient:
                 # A timeout has taken its time already.
                 await self._sleep(0.0 if isinstance(error, (httpx.TimeoutException, asyncio.TimeoutError)) else wait_s)
             else:
-                if answer.status_code not in _RETRIED or is_last:
+                if answer.status not in _RETRIED or is_last:
                     return self._read(answer, attempt)
-                await self._sleep(_retry_after_s(answer.headers.get("retry-after"), wait_s))
+                await self._sleep(_retry_after_s(answer.retry_after, wait_s))
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _send(self, path: str, content: bytes | None, timeout_s: float) -> httpx.Response:
-        method, headers = "GET" if content is None else "POST", {"Content-Type": "application/json"}
-        sending = self._http.request(method, self.url + path, content=content, headers=headers, timeout=timeout_s)
+    async def _send(self, path: str, content: bytes | None, timeout_s: float) -> _Reply:
         # httpx's timeouts are of single reads, so a server that sends a byte now and then would never be given up.
-        return await asyncio.wait_for(sending, timeout_s)
+        return await asyncio.wait_for(self._exchange(path, content, timeout_s), timeout_s)
 
-    def _read(self, answer: httpx.Response, attempts: int) -> Any:
+    async def _exchange(self, path: str, content: bytes | None, timeout_s: float) -> _Reply:
+        method = "GET" if content is None else "POST"
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
+        async with self._http.stream(method, self.url + path, content=content, headers=headers, timeout=timeout_s) as answer:
+            is_error = answer.status_code != 200
+            body = await _body_of(answer, _MAX_ERROR_BYTES if is_error else MAX_BODY_BYTES, may_be_cut=is_error)
+            return _Reply(answer.status_code, answer.headers.get("retry-after"), body)
+
+    def _read(self, answer: _Reply, attempts: int) -> Any:
         self._check_status(answer, attempts)
         try:
             return json.loads(answer.content, parse_constant=refuse_constant)
         except (ValueError, RecursionError) as error:
             raise BackendError(f"{self.url} answered with something that is not JSON ({error}): {self._body(answer)}") from error
 
-    def _check_status(self, answer: httpx.Response, attempts: int) -> None:
-        if answer.status_code in _SAMPLES_FAULT:
+    def _check_status(self, answer: _Reply, attempts: int) -> None:
+        if answer.status in _SAMPLES_FAULT:
             self.counts.num_refused += 1
-            raise RefusedRequest(f"the server refuses this request ({answer.status_code}): {self._body(answer)}", answer.status_code)
-        if answer.status_code != 200:
-            hint = "; is its key in EVALHARNESS_API_KEY?" if answer.status_code in (401, 403) else ""
+            raise RefusedRequest(f"the server refuses this request ({answer.status}): {self._body(answer)}", answer.status)
+        if answer.status != 200:
+            hint = "; is its key in EVALHARNESS_API_KEY?" if answer.status in (401, 403) else ""
             times = f" after {attempts} attempts" if attempts > 1 else ""
-            raise BackendError(f"{self.url} answered with status {answer.status_code}{times}: {self._body(answer)}{hint}")
+            raise BackendError(f"{self.url} answered with status {answer.status}{times}: {self._body(answer)}{hint}")
 
     def _what(self, error: Exception) -> str:
         return f"{type(error).__name__}: {self._shown(str(error))}" if str(error) else type(error).__name__
 
-    def _body(self, answer: httpx.Response) -> str:
-        return excerpt(self._shown(" ".join(answer.text.split())), _LONGEST_BODY)
+    def _body(self, answer: _Reply) -> str:
+        return excerpt(self._shown(" ".join(answer.text[:_MOST_SHOWN].split())), _LONGEST_BODY)
 
     def _shown(self, text: str) -> str:
         """Return a text without secrets; the key by itself, as the environment may have changed since."""
@@ -226,6 +264,29 @@ def _http_client(url: str, api_key: str | None, concurrency: int) -> httpx.Async
         raise ConfigError(
             f"proxies or certificates named in the environment cannot be used: {problem}; mend HTTP_PROXY and the like"
         ) from error
+
+
+async def _body_of(answer: httpx.Response, max_bytes: int, *, may_be_cut: bool) -> bytes:
+    """Return the decoded body, at most `max_bytes` of it. A few bytes may stand for gigabytes, so each piece is decoded up to a limit."""
+    coding = answer.headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity", "gzip", "x-gzip"):
+        raise _Unreadable(f"a body of encoding {excerpt(coding, 40)!r}, which it was not asked for")
+    decoder = zlib.decompressobj(_ZLIB_OF_ANY_HEADER) if coding not in ("", "identity") else None
+    body, num_sent = bytearray(), 0
+    async for raw in answer.aiter_raw(_PIECE_BYTES):
+        num_sent += len(raw)
+        try:
+            while raw and len(body) <= max_bytes and not (decoder is not None and decoder.eof):
+                body += raw if decoder is None else decoder.decompress(raw, _PIECE_BYTES)
+                raw = b"" if decoder is None else decoder.unconsumed_tail
+                await asyncio.sleep(0)
+        except zlib.error as error:
+            raise _Unreadable(f"a body that is not {coding} ({error})") from error
+        if max(len(body), num_sent) > max_bytes:
+            if may_be_cut:
+                break
+            raise _Unreadable(f"more than {max_bytes >> 20} MiB")
+    return bytes(body[:max_bytes])
 
 
 def _json(body: Mapping[str, Any]) -> bytes:

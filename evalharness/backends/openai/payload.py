@@ -255,6 +255,7 @@ IMPOSSIBLE = -9999.0
 """What vLLM's server says for minus infinity, which JSON does not have."""
 ROUNDING = 1e-3
 """How far above 0 a log-probability may lie by rounding."""
+_SOME_COUNT = 10**9  # a server may say any number, which no sum of floats could take
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
@@ -279,7 +280,7 @@ def completion_of(answer: Any, prompt: Prompt, *, tokenizer: Any, vocab_size: in
         if stopped_by == "id" and not set(token_ids) & set(prompt.plan.stop_token_ids):
             stopped_by = _unseen_end(choice, prompt.plan)
     else:
-        spelled = _text(choice) + (stop_string or "")
+        spelled = _whole_characters(_text(choice) + (stop_string or ""))
         token_ids = tuple(tokenizer.encode(spelled, add_special_tokens=False))
         if stopped_by == "id":
             token_ids += _end_ids(choice, prompt.plan, tokenizer)
@@ -292,6 +293,11 @@ def completion_of(answer: Any, prompt: Prompt, *, tokenizer: Any, vocab_size: in
         exact_ids=exact,
         num_completion_tokens=None if exact else _count(usage.get("completion_tokens")),
     )
+
+
+def _whole_characters(text: str) -> str:
+    """Return the text with a replacement character for each half of a surrogate pair, which JSON can hold and no tokenizer takes."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _check_ids(token_ids: Sequence[int], plan: SamplingPlan, vocab_size: int, stopped_by: str) -> None:
@@ -334,7 +340,7 @@ def _text(choice: Mapping[str, Any]) -> str:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _SOME_COUNT else None
 
 
 def _ids_and_logprobs(choice: Mapping[str, Any], wanted: bool) -> tuple[tuple[int, ...] | None, tuple[float, ...] | None]:

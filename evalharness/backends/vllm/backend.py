@@ -47,7 +47,7 @@ from evalharness.backends.vllm.settings import (
     only_known_arguments,
     pixel_budget_arguments,
 )
-from evalharness.backends.vllm.weights import VllmWeights, remove_abandoned_files
+from evalharness.backends.vllm.weights import VllmWeights, refuse_adapted_heads, remove_abandoned_files
 from evalharness.checkpoints.gguf import refuse_gguf
 from evalharness.checkpoints.info import quantization_at
 
@@ -81,6 +81,7 @@ class VllmBackend:
         self._num_pixel_bytes = 0  # of what runs
         self._threads: ThreadPoolExecutor | None = None
         source = WeightSource.read(config, preprocess)  # before the weights: a trainer may write over them
+        refuse_adapted_heads(source.folder, source.adapter)
         remove_abandoned_files()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +17,12 @@ from typing import Any, Protocol
 
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError
 from evalharness.api.options import ModelLoadConfig
+from evalharness.api.temporary import OwnFolder
 from evalharness.backends.base import WeightReport
 from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, WeightSource, merged_weights, pair_tensors, refuse_unmatched
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.checkpoints.adapter import Adapter, read_adapter, shapes_of
-from evalharness.checkpoints.architecture import loading_difference
+from evalharness.checkpoints.architecture import LoadedFolder, loading_difference
 from evalharness.checkpoints.weights import base_shapes, read_head
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -83,6 +83,8 @@ class VllmWeights(LoadedWeights):
             return f"the engine is broken: {self._engine.broken}"
         if self._engine.is_generating:
             return "the engine still generates"
+        if self._engine.config.model_config.quantization is not None:
+            return f"the loaded weights are quantized ({self._engine.config.model_config.quantization})"
         return self._why_not_load(config)
 
     def _why_not_load(self, config: ModelLoadConfig) -> str | None:
@@ -95,11 +97,13 @@ class VllmWeights(LoadedWeights):
 
     def _write_checkpoint(self, source: WeightSource) -> int:
         adapter = source.adapter
+        refuse_adapted_heads(source.folder, adapter)
         num_loaded = self._engine.swap(str(source.folder.path), str(adapter.path) if adapter is not None else None, None)
         self.forget_given()
         return num_loaded
 
     def _write_adapter(self, adapter: Adapter | None) -> int:
+        refuse_adapted_heads(self.source.folder, adapter)
         return self._read_again(self._given, adapter)
 
     def _write_tensors(self, tensors: Mapping[str, Any], *, strict: bool) -> WeightReport:
@@ -109,6 +113,7 @@ class VllmWeights(LoadedWeights):
         missing = tuple(sorted(set(shapes) - set(given.tensors)))
         if strict:
             refuse_unmatched(given.not_matched, missing)
+        _refuse_parted_heads(self.source.folder, given.tensors)
         file = _GivenFile(given.tensors, self._given)
         try:
             self._read_again(file, None)
@@ -154,6 +159,31 @@ class VllmWeights(LoadedWeights):
             self._asleep -= set(wanted)
 
 
+def refuse_adapted_heads(folder: LoadedFolder, adapter: Adapter | None) -> None:
+    """Raise `CheckpointError` for an adapter of an embedding or a head that vLLM may have tied, as their numbers were equal."""
+    adapted = {*(weight.base_name for weight in adapter.weights), *adapter.replaced} if adapter is not None else set()
+    if name := next(iter(sorted(folder.heads & adapted)), None):
+        raise CheckpointError(
+            f"the adapter changes {name}; config.json of {folder.path} ties {' and '.join(sorted(folder.heads))}, and its files hold both: "
+            f"{_SAY_WHICH}"
+        )
+
+
+def _refuse_parted_heads(folder: LoadedFolder, tensors: Mapping[str, Any]) -> None:
+    """Raise `CapabilityError` for values that such an embedding and head do not share."""
+    import torch
+
+    given = [tensors[name] for name in sorted(folder.heads) if name in tensors]
+    if given and (len(given) < len(folder.heads) or not all(torch.equal(given[0], other) for other in given[1:])):
+        raise CapabilityError(
+            f"config.json of {folder.path} ties {' and '.join(sorted(folder.heads))}, and its files hold both: give equal values, or "
+            f"{_SAY_WHICH}"
+        )
+
+
+_SAY_WHICH = "say in config.json whether they are one (tie_word_embeddings) and start anew, or take backend 'hf'"
+
+
 class _GivenFile:
     """A trainer's tensors in a file, by the checkpoint's names, over those that were given before. `names`: all that it holds.
 
@@ -168,15 +198,15 @@ class _GivenFile:
         if before is not None and not before.names <= set(whole):
             whole = {**load_file(before.path), **whole}
         self.names: set[str] = set(whole)
-        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=_room_for(whole.values()))
+        self._folder = OwnFolder("weights", _room_for(whole.values()))
         self._file: Any = None
         try:
-            self.path: str = str(Path(self._folder.name) / "given.safetensors")
+            self.path: str = str(self._folder.path / "given.safetensors")
             save_file(whole, self.path)
             if _HANDLES.is_dir():
                 self._file = open(self.path, "rb")  # noqa: SIM115 (closed by `remove`)
                 self.path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
-                self._folder.cleanup()
+                self._folder.remove()
         except BaseException:
             self.remove()
             raise
@@ -185,7 +215,7 @@ class _GivenFile:
         """Give the memory or the disk's space back; may be called twice."""
         if self._file is not None:
             self._file.close()
-        self._folder.cleanup()
+        self._folder.remove()
 
 
 def _room_for(tensors: Any) -> Path | None:

@@ -21,6 +21,7 @@ from typing import Any
 import click
 
 from evalharness.api.errors import DONE, ConfigError, MissingDependency, RecordError
+from evalharness.api.images import image_size, why_unusable
 from evalharness.api.installing import missing_package
 from evalharness.cli.framework import command, find_run
 from evalharness.report.flat_table import columns_of, flat_rows
@@ -197,7 +198,8 @@ def _pictures(run_dir: Path, run: RunFile, engine: str) -> Iterator[tuple[str, P
     for entry in entries_of(run.get("outputs")):
         path = (root / text_of(entry.get("path"))).resolve()
         is_picture = path.suffix.lower() in (".png", ".jpg", ".jpeg")
-        if text_of(entry.get("engine")) == engine and is_picture and path.is_relative_to(root) and path.is_file() and count < NUM_PICTURES:
+        is_own = text_of(entry.get("engine")) == engine and is_picture and path.is_relative_to(root) and count < NUM_PICTURES
+        if is_own and why_unusable(path) is None:
             count += 1
             yield _key(entry.get("eval"), path.stem), path
 
@@ -268,8 +270,6 @@ def write_tensorboard(tracks: Sequence[Track], folder: Path) -> list[Path]:
     writers = load("tensorboard.summary.writer.event_file_writer", "tensorboard")
     events = load("tensorboard.compat.proto.event_pb2", "tensorboard")
     summaries = load("tensorboard.compat.proto.summary_pb2", "tensorboard")
-    from PIL import Image
-
     paths = []
     for track in tracks:
         path = folder / track.name
@@ -277,8 +277,7 @@ def write_tensorboard(tracks: Sequence[Track], folder: Path) -> list[Path]:
         for point in track.points:
             values = [summaries.Summary.Value(tag=name, simple_value=value) for name, value in point.metrics.items()]
             for name, picture in point.pictures.items():
-                with Image.open(picture) as opened:
-                    width, height = opened.size
+                width, height = image_size(picture)
                 image = summaries.Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=picture.read_bytes())
                 values.append(summaries.Summary.Value(tag=name, image=image))
             writer.add_event(events.Event(step=point.step, wall_time=time.time(), summary=summaries.Summary(value=values)))

@@ -205,7 +205,7 @@ def _read(path: Path, run: RunConfig, coordinates: str) -> tuple[Any, str, str, 
 def _kind(path: Path) -> str:
     """Return "dense" or "stage_a" by what the first row holds; raises `RecordError` for anything else."""
     try:
-        with path.open(encoding="utf-8") as lines:
+        with path.open(encoding="utf-8-sig") as lines:
             first = json.loads(next((line for line in lines if line.strip()), "null"))
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path} cannot be read ({error}); give {_LEGAL}") from error

@@ -19,10 +19,9 @@ from typing import Any
 import click
 
 from evalharness.api.errors import DONE, NOT_PASSED, CheckpointError, ConfigError
-from evalharness.checkpoints.adapter import fingerprint_adapter, is_adapter
 from evalharness.checkpoints.discovery import is_numbered, why_unfinished
+from evalharness.checkpoints.identity import fingerprint_of
 from evalharness.checkpoints.info import name_checkpoints, natural_key
-from evalharness.checkpoints.weights import find_weights, fingerprint_checkpoint
 from evalharness.cli.framework import PATH, command
 
 _SET_BY_WATCH = ("--model", "--run-id", "--report-dir")
@@ -128,8 +127,8 @@ class Watch:
                 self._tell(folder, f"waiting for {folder.name}: {why}")
                 continue
             try:
-                fingerprint = _fingerprint(folder)
-            except (CheckpointError, FileNotFoundError) as error:
+                fingerprint = fingerprint_of(folder)
+            except CheckpointError as error:
                 self._tell(folder, f"leaving out {folder.name}: {error}")
                 continue
             if (folder, fingerprint) not in self._seen:
@@ -169,10 +168,6 @@ def _candidates(folder: Path) -> Sequence[Path]:
         if entry.is_dir() and (is_numbered(entry) or (entry / "config.json").is_file() or (entry / "adapter_config.json").is_file())
     ]
     return sorted(folders, key=natural_key)
-
-
-def _fingerprint(folder: Path) -> str:
-    return fingerprint_adapter(folder) if is_adapter(folder) else fingerprint_checkpoint(folder, find_weights(folder, allow_pickle=True))
 
 
 def _run_id(folder: Path, fingerprint: str) -> str:

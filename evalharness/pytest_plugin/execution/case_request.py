@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import reprlib
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from evalharness.api.cases import Case
+from evalharness.api.checks import any_text, shown
 from evalharness.api.errors import EvalHarnessError, RequestError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import (
@@ -135,7 +135,7 @@ class CaseRequest:
         try:
             self._generator.close()
         except BaseException as error:  # the case has its verdict already
-            return f"{type(error).__name__}: {error} (at {last_frame(error)})"
+            return f"{type(error).__name__}: {any_text(error)} (at {last_frame(error)})"
         return None
 
     def _advance(self, results: list[Outcome] | None) -> Next:
@@ -154,15 +154,13 @@ class CaseRequest:
         if number > MAX_STEPS:
             return self._failure("error", f"request({self.case.id}) asked {MAX_STEPS} steps and has no question yet; return one")
         if not isinstance(yielded, (tuple, list)) or len(yielded) != 2:
-            return self._failure("error", f"{where} yielded {reprlib.repr(yielded)}; {_STEP}")
+            return self._failure("error", f"{where} yielded {shown(yielded)}; {_STEP}")
         requests, options = yielded
         if not isinstance(requests, (tuple, list)) or not requests or not all(isinstance(request, _REQUESTS) for request in requests):
-            return self._failure(
-                "error", f"{where} asks {reprlib.repr(requests)}; it must be a list of at least one request, each {_QUESTION}"
-            )
+            return self._failure("error", f"{where} asks {shown(requests)}; it must be a list of at least one request, each {_QUESTION}")
         each = [options] * len(requests) if isinstance(options, GenerationOptions) else options
         if not isinstance(each, (tuple, list)) or not all(isinstance(value, GenerationOptions) for value in each):
-            return self._failure("error", f"{where} has the options {reprlib.repr(options)}; {_STEP}")
+            return self._failure("error", f"{where} has the options {shown(options)}; {_STEP}")
         if len(each) != len(requests):
             return self._failure("error", f"{where} has {len(requests)} requests but {len(each)} options; give one for all or one for each")
         try:
@@ -177,16 +175,16 @@ class CaseRequest:
     def _question(self, made: Any, did: str) -> Request | GenerationFailure:
         if isinstance(made, _REQUESTS):
             return made
-        given = f"{reprlib.repr(made)}{self._after()}"
+        given = f"{shown(made)}{self._after()}"
         return GenerationFailure("error", f"request({self.case.id}) {did} {given}; it must give {_QUESTION}")
 
     def _raised(self, error: BaseException) -> GenerationFailure:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise error  # Ctrl-C while recorded generations are looked at
         if isinstance(error, RequestError):
-            return GenerationFailure("invalid", f"{error} (request{self._after()})" if self.steps else str(error), error)
+            return GenerationFailure("invalid", f"{any_text(error)} (request{self._after()})" if self.steps else any_text(error), error)
         where = f"request({self.case.id}){self._after()}"
-        return GenerationFailure("error", f"{where}: {type(error).__name__}: {error} (at {last_frame(error)})")
+        return GenerationFailure("error", f"{where}: {type(error).__name__}: {any_text(error)} (at {last_frame(error)})")
 
     def _after(self) -> str:
         return f" after {len(self.steps)} {'step' if len(self.steps) == 1 else 'steps'}" if self.steps else ""

@@ -48,7 +48,7 @@ class _Call:
         """Note that a request is being prepared for the engine."""
         runner, pending = self._unanswered[position]
         self._started.add(position)
-        runner.start(pending)
+        runner.in_flight.begin(pending.case.case.id)
 
     def answer(self, position: int, outcome: Any) -> UnitRunner:
         """Give the outcome of a request to its unit, and return the unit."""
@@ -61,7 +61,7 @@ class _Call:
         """Give the unanswered requests back to their units, in order: the call has ended without them."""
         for position, (runner, pending) in reversed(self._unanswered.items()):
             if position in self._started:
-                runner.cancel(pending)
+                runner.in_flight.end(pending.case.case.id)
             runner.put_back([pending])
 
 
@@ -141,7 +141,7 @@ class EngineQueue(threading.Thread):
         return self._is_told_to_stop.is_set() or self._fatal is not None
 
     def _with_requests(self) -> UnitRunner | None:
-        return next((runner for runner in self._active if runner.has_requests), None)
+        return next((runner for runner in self._active if runner.pending), None)
 
     @contextlib.contextmanager
     def _giving_up(self, runners: Sequence[UnitRunner]) -> Iterator[None]:

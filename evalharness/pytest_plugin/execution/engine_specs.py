@@ -16,6 +16,7 @@ from evalharness.api.errors import CheckpointError
 from evalharness.backends import AUTO
 from evalharness.checkpoints.discovery import find_models, training_facts
 from evalharness.checkpoints.gguf import refuse_gguf
+from evalharness.checkpoints.identity import fingerprint_adapted, fingerprint_of, stamp_of
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.config import RunConfig
 from evalharness.config.checks import constraints_of
@@ -48,6 +49,8 @@ class EngineSpec:
     base_fingerprint: str | None = None
     adapter_fingerprint: str | None = None
     """Of an adapter, `fingerprint` is made of both."""
+    stamp: str | None = None
+    """What the file system said of the checkpoint's files when the run began, see `stamp_of`."""
     chosen: str | None = None
     """Why `--backend auto` took this backend, None where it was named."""
     quantization: Mapping[str, Any] | None = None
@@ -58,6 +61,24 @@ class EngineSpec:
     def to_json(self) -> EngineEntry:
         """Return plain JSON data."""
         return cast("EngineEntry", {**asdict(self), "options_not_taken": list(self.options_not_taken)})
+
+    def check_unchanged(self) -> None:
+        """Raise `CheckpointError` where the files are not those of the fingerprint any more: a trainer has written another step there."""
+        if self.stamp is not None and not self._is_unchanged():
+            raise CheckpointError(
+                f"{self.checkpoint_path} was written to, or removed, after the run had begun, so its answers would go by the name of other "
+                "weights; start again, with folders that no trainer writes to"
+            )
+
+    def _is_unchanged(self) -> bool:
+        own, *base = (Path(path) for path in (self.checkpoint_path, self.base_path) if path is not None)
+        try:
+            if stamp_of(own, *base) == self.stamp:
+                return True
+            found = fingerprint_of(own)  # it may have been touched only
+            return self.fingerprint == (fingerprint_adapted(fingerprint_of(base[0]), found) if base else found)
+        except CheckpointError:
+            return False
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EngineSpec:
@@ -106,6 +127,7 @@ def engine_specs(
                     base_path=str(info.base.path) if info.base is not None else None,
                     base_fingerprint=info.base.fingerprint if info.base is not None else None,
                     adapter_fingerprint=info.adapter.fingerprint if info.adapter is not None else None,
+                    stamp=info.stamp(),
                     quantization=info.quantization,
                     chosen=why,
                     training=training_facts(path),

@@ -140,7 +140,7 @@ class RunningUnits:
         if not all(runner.is_done for runner in over):
             self._restart(engine, list(self._begun)[len(over) :])  # nothing waits for the rest of those, but the next unit waits
         for runner in over:
-            runner.close()  # a failed unit still lists its cases as being generated
+            runner.in_flight.close()  # a failed unit still lists its cases as being generated
             self._begun.popleft()
 
     def _prepare(self, unit: UnitKey) -> UnitWork:
@@ -168,7 +168,7 @@ class RunningUnits:
         if queue is not None and not queue.stop():
             self._note_hanging(runners[0].unit)
         for runner in runners:
-            runner.close()
+            runner.in_flight.close()
 
     def _restart(self, engine: Engine, kept: Sequence[UnitRunner]) -> None:
         """Stop generating, and continue with the units in `kept`. Raises `BackendError` if the engine does not stop."""
@@ -242,7 +242,6 @@ class Execution:
             self.units.look_ahead(engine)
             self.while_waiting()
 
-        outcomes: list[Outcome]
         try:
             outcomes = self.units.results(self.plan.units[record.nodeid], engine).outcomes(record.case.id, while_waiting)
         except BackendError as error:

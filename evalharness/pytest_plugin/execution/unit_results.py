@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from evalharness.api.checks import any_text
 from evalharness.api.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.pytest_plugin.execution.case_request import last_frame
@@ -86,7 +87,11 @@ class Problem(NamedTuple):
     @classmethod
     def of(cls, error: BaseException) -> Problem:
         """Return the problem that an error is; one that is not ours is told with its place."""
-        text = str(error) if isinstance(error, EvalHarnessError) else f"{type(error).__name__}: {error} (at {last_frame(error)})"
+        text = (
+            any_text(error)
+            if isinstance(error, EvalHarnessError)
+            else f"{type(error).__name__}: {any_text(error)} (at {last_frame(error)})"
+        )
         return cls(text, isinstance(error, BackendError), error if isinstance(error, RecordError) else None)
 
 
@@ -163,11 +168,9 @@ class UnitResults:
 
     def _finished(self, case_id: str) -> _Finished:
         """Return where the outcomes of a case go; nowhere if its tests were skipped early and wait for nothing."""
-        finished = self._held.get(case_id)
-        if finished is None:
-            finished = _Finished()
-            if case_id in self._held:
-                self._held[case_id] = finished
+        finished = self._held.get(case_id) or _Finished()
+        if case_id in self._held:
+            self._held[case_id] = finished
         return finished
 
     def add(self, case_id: str, sample: int, outcome: Outcome) -> None:

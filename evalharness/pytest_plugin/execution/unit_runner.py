@@ -1,6 +1,6 @@
 """Runs one work unit: makes its cases' requests, step by step, and passes each outcome to the journal and to the tests that wait.
 
-The next requests of all cases go to the engine together, as soon as it has room. Except for `is_done` and `close`, only the thread of
+The next requests of all cases go to the engine together, as soon as it has room. Except for `is_done` and `in_flight`, only the thread of
 `EngineQueue`, which runs several units on one engine, may use a `UnitRunner`.
 """
 
@@ -130,12 +130,12 @@ class UnitRunner:
     def __init__(self, work: UnitWork, engine: Engine, journal: Journal, progress: UnitProgress, in_flight: InFlight) -> None:
         self.work, self.unit = work, work.unit
         self._engine = engine
-        self._in_flight = in_flight
+        self.in_flight = in_flight
         self._journal = UnitJournal(journal, progress, work.unit.engine, work.module.name)
         self._progress = progress
         self.results = UnitResults(len(work.module.variants), (case.id for case in work.cases), self._journal.read)
         isolation = work.takeover.isolation
-        self._pending = PendingRequests() if isolation is None else IsolatedRequests(isolation, self.results)
+        self.pending = PendingRequests() if isolation is None else IsolatedRequests(isolation, self.results)
         self._cases: list[CaseRequest] = []
         self._num_at_engine = 0
         self._state: Literal["new", "begun", "ended"] = "new"
@@ -152,23 +152,14 @@ class UnitRunner:
         return not self.is_alone and not self.work.module.plugins
 
     @property
-    def has_requests(self) -> bool:
-        """Whether requests of the unit wait for the engine."""
-        return bool(self._pending)
-
-    @property
     def is_done(self) -> bool:
         """Whether every request of the unit is answered or given up. For any thread."""
         return self._is_done.is_set()
 
     def _publish_if_done(self) -> None:
         """Tell other threads if the unit is done. Call it only when no case's own code is about to make more requests."""
-        if self._state == "ended" or (self._state == "begun" and not self._pending and not self._num_at_engine):
+        if self._state == "ended" or (self._state == "begun" and not self.pending and not self._num_at_engine):
             self._is_done.set()
-
-    def close(self) -> None:
-        """Remove the file of in-flight cases, once the engine's thread has ended or was given up."""
-        self._in_flight.close()
 
     def begin(self) -> None:
         """Make every case's first request. Idempotent."""
@@ -187,14 +178,14 @@ class UnitRunner:
         """End the unit; tests that still wait get the problem. `generation_s`: seconds of the engine's time, None if it broke."""
         if self._state != "ended":
             self._state = "ended"
-            self._pending.clear()
+            self.pending.clear()
             for case in self._cases:
                 case.close()
             self._publish_if_done()
             self.results.show()
             if generation_s is not None:
                 self._journal.end(generation_s)
-                self._in_flight.close()
+                self.in_flight.close()
         self.results.give_up(problem)
 
     # Requests
@@ -214,11 +205,11 @@ class UnitRunner:
 
     def _made(self, case: CaseRequest, make: Callable[[], Next]) -> Next:
         """Return the request or step that a case's own code makes, noted as in flight meanwhile: this code may kill the worker."""
-        self._in_flight.begin(case.case.id)
+        self.in_flight.begin(case.case.id)
         try:
             return make()
         finally:
-            self._in_flight.end(case.case.id)
+            self.in_flight.end(case.case.id)
 
     def _add(self, case: CaseRequest, made: Next) -> None:
         """Let the requests of a step or a question wait for the engine; a failure is the outcome of each sample."""
@@ -226,14 +217,14 @@ class UnitRunner:
         if isinstance(made, Step):
             number, in_steps = len(case.steps) - 1, {} if recorded is None else recorded.in_steps
             for place, (request, options) in enumerate(zip(made.requests, made.options, strict=True)):
-                self._pending.add(PendingRequest(case, made, place, request, options, in_steps.get((number, place))))
+                self.pending.add(PendingRequest(case, made, place, request, options, in_steps.get((number, place))))
             return
         samples = {} if recorded is None else recorded.samples
         for sample, options in enumerate(self.work.module.options_for(case.case)):
             if isinstance(made, GenerationFailure):
                 self._finish(case, sample, made)
             else:
-                self._pending.add(PendingRequest(case, None, sample, made, options, samples.get(sample)))
+                self.pending.add(PendingRequest(case, None, sample, made, options, samples.get(sample)))
 
     def next_batch(self, is_over: Callable[[], bool]) -> tuple[list[PendingRequest], Sequence[Any]]:
         """Return the next requests for one call of the engine, and the plugins that act on them. Takes recorded outcomes at once.
@@ -241,7 +232,7 @@ class UnitRunner:
         The batch is empty if all pending requests were recorded. In crash isolation this waits for a test, or for `is_over()`.
         """
         batch = []
-        for pending in self._pending.take(is_over):
+        for pending in self.pending.take(is_over):
             if pending.known is None:
                 batch.append(pending)
             else:
@@ -249,7 +240,7 @@ class UnitRunner:
         plugins = self.work.module.plugins
         if plugins and (steps := [pending for pending in batch if pending.step is not None]):
             # Plugins act on the eval's questions only, so steps get a call of their own.
-            self._pending.put_back(pending for pending in batch if pending.step is None)
+            self.pending.put_back(pending for pending in batch if pending.step is None)
             batch, plugins = steps, ()
         self._num_at_engine += len(batch)
         self._publish_if_done()
@@ -258,21 +249,13 @@ class UnitRunner:
     def put_back(self, batch: Sequence[PendingRequest]) -> None:
         """Take back requests that were not generated."""
         self._num_at_engine -= len(batch)
-        self._pending.put_back(batch)
+        self.pending.put_back(batch)
 
     # Outcomes
 
-    def start(self, pending: PendingRequest) -> None:
-        """Note that a request is being prepared for the engine."""
-        self._in_flight.begin(pending.case.case.id)
-
-    def cancel(self, pending: PendingRequest) -> None:
-        """Note that the engine was stopped before it answered a prepared request."""
-        self._in_flight.end(pending.case.case.id)
-
     def answer(self, pending: PendingRequest, outcome: Outcome) -> None:
         """Take the engine's outcome of a request."""
-        self._in_flight.end(pending.case.case.id)
+        self.in_flight.end(pending.case.case.id)
         self._take(pending, outcome)
         self._num_at_engine -= 1
         self._publish_if_done()

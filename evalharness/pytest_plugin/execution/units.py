@@ -143,16 +143,12 @@ class UnitPlan:
     def add_items(self, items: Sequence[pytest.Item], units: Mapping[str, UnitKey]) -> None:
         """Note each unit's tests and cases, and how many tests wait for each case; `units`: see `assign_units`."""
         evals = {item.nodeid: item for item in items if is_eval_test(item)}
-        self.units = {sys.intern(nodeid): unit for nodeid, unit in units.items()}  # the end of the run reads all ids again
+        self.units = dict(units)
         self._order = [self.units.get(item.nodeid) for item in items]
         self._after = {}
         for nodeid, item in evals.items():
-            case, engine_id = item.callspec.params["case"], item.callspec.params["engine"]  # type: ignore[attr-defined]
-            unit = self.units.get(nodeid)
-            if unit is None or unit.engine != engine_id:
-                raise ConfigError(
-                    f"{nodeid} can be read as a case of several engines; rename the checkpoint of {engine_id} or the case {case.id!r}"
-                )
+            case: Case = item.callspec.params["case"]  # type: ignore[attr-defined]
+            unit = self.units[nodeid]
             self._case_ids[nodeid] = sys.intern(str(case.id))
             tests_left = self._tests_left[unit.engine, unit.path]
             if not tests_left[case.id]:
@@ -195,6 +191,21 @@ class UnitPlan:
         """Release what only running tests need, and keep `units`: the end of the run needs memory, too."""
         for kept in (self._cases, self._case_ids, self._tests_left, self._after, self._order):
             kept.clear()
+
+
+def misread(item: pytest.Item, engine_ids: Sequence[str]) -> ConfigError | None:
+    """Return an error for an eval test whose id is read as another engine's, test's or case's: rows and units go by ids."""
+    if not is_eval_test(item):
+        return None
+    case, engine_id = item.callspec.params["case"], item.callspec.params["engine"]  # type: ignore[attr-defined]
+    node = parse_nodeid(item.nodeid, engine_ids)
+    if node is None or node.engine != engine_id:
+        what_to_do = f"rename the checkpoint of {engine_id} or the case {case.id!r}"
+        return ConfigError(f"{item.nodeid} can be read as a case of several engines; {what_to_do}")
+    if node.case_id not in (case.id, case.id.encode("unicode_escape").decode("ascii")):  # pytest may have escaped it
+        what_to_do = f"give the test's other parameters ids without -{engine_id}-"
+        return ConfigError(f"{item.nodeid} can be read as the case {node.case_id!r} of {node.test}, and is {case.id!r}; {what_to_do}")
+    return None
 
 
 def is_eval_test(item: pytest.Item) -> bool:

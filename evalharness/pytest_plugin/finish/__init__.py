@@ -132,10 +132,17 @@ def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], proble
 
 
 def _imported_marker(config: pytest.Config, path: str) -> Mapping[str, Any]:
-    module = import_module(config.stash[STATE].context.root / path, config)  # as the workers did, so its own imports work here too
+    module = import_module(_file_of(config, path), config)  # as the workers did, so its own imports work here too
     # The markers of the module itself, then those of its classes and functions.
     holders = (module, *(value for value in vars(module).values() if isinstance(value, (type, FunctionType))))
     return next((mark.kwargs for holder in holders for mark in marks_of(holder) if mark.name == "eval"), {})
+
+
+def _file_of(config: pytest.Config, path: str) -> Path:
+    """Return the file of a module by what node ids say of it: below rootdir, or below an argument of the command line that is not."""
+    inside = config.stash[STATE].context.root / path
+    outside = (config.invocation_params.dir / argument.partition("::")[0] / path for argument in config.args)
+    return next((file for file in (inside, *outside) if file.is_file()), inside)
 
 
 def _exit_code(code: int, gates: Sequence[GateVerdict], *, is_broken: bool) -> int:

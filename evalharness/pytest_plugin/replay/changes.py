@@ -120,7 +120,7 @@ def _difference(request: Request, made: GenerationResult) -> PromptChange | None
     if any(text.strip() not in made.prompt_text for text in texts):
         return _OTHER_TEXT
     try:
-        images = images_of(request)
+        images = images_of(chat)
         now = [image_sha256(source) for source in images.sources] if images is not None else []
     except (EvalHarnessError, OSError) as error:
         return PromptChange("its images cannot be read now", str(error))

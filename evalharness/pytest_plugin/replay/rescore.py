@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import pytest
@@ -17,6 +16,7 @@ import pytest
 import evalharness.pytest_plugin
 from evalharness.api.checks import excerpt
 from evalharness.api.errors import BROKEN, REFUSED, RecordError
+from evalharness.api.temporary import OwnFolder
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS, read_shard
@@ -168,8 +168,8 @@ def merge_runs(run_dirs: Sequence[Path], *, report_dir: Path | None = None, run_
         _check_alike(parts[0], part)
     target = report_dir or parts[0].run_dir.absolute().parent
     target.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".merge-", dir=target) as folder:  # where the journals can be linked
-        source = Path(folder) / "parts"
+    with OwnFolder("merge", target) as folder:  # where the journals can be linked
+        source = folder / "parts"
         _write_source(source, parts)
         return rescore_run(source, report_dir=target, run_id=run_id or f"merged-{os.urandom(3).hex()}")
 

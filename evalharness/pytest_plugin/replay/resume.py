@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from evalharness.api.checks import short_hash
 from evalharness.api.errors import ConfigError, RecordError, did_you_mean
+from evalharness.api.redaction import HIDDEN_VALUE
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS
@@ -119,6 +120,7 @@ class Resumption:
         then = self.recorded.config
         settings = {**then.settings, "run_id": Setting(self.recorded.run_dir.name, then.origin("run_id"))}
         changed = []
+        self._refuse_hidden(now)
         for option in OPTIONS:
             before, asked = then.settings[option.name], now.settings[option.name]
             if option.name in ("run_id", "resume"):
@@ -134,6 +136,13 @@ class Resumption:
         run = RunConfig.from_settings(settings)
         check_options(run, now, root, self.recorded.run_id)
         return run
+
+    def _refuse_hidden(self, now: RunConfig) -> None:
+        """Refuse to go on with secrets that the run's record hides; they may be given again."""
+        given = dict(now.engine_option)
+        for name, value in self.recorded.config.engine_option:
+            if value == HIDDEN_VALUE and name not in given:
+                raise self._refusal(f"--engine-option {name} is a secret that its record hides", "give it again")
 
     def engine_specs(self, run: RunConfig, root: Path, on_notice: Callable[[str], None]) -> list[EngineSpec]:
         """Return the run's engines, even if patterns match more checkpoints by now; refuse a checkpoint that has changed."""

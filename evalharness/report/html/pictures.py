@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 from evalharness.api.errors import BackendError, ImageError
-from evalharness.api.images import load_image
+from evalharness.api.images import FORMATS, load_image
 from evalharness.report.text import markdown_cell, one_line
 from evalharness.runs.schema import Generation, entries_of
 
@@ -104,7 +104,7 @@ def _content(file: PictureFile) -> bytes | None:
 def _opened(content: bytes, edge: int) -> Image.Image:
     """Return the upright picture; a large JPEG decoded at a fraction of its size, which takes a fraction of the time."""
     try:
-        with Image.open(BytesIO(content)) as picture:
+        with Image.open(BytesIO(content), formats=FORMATS) as picture:
             if picture.format == "JPEG":
                 picture.draft("RGB", (edge, edge))
                 picture.load()

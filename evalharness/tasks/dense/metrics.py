@@ -2,7 +2,9 @@
 
 Modes: `localization` asks for the right place only, `phase` for the right kind of thing as well, `category` for the right
 category. F1 of an image is at IoU 0.5; an image with neither reference nor predicted objects has none. Attributes are
-compared on the pairs of the category mode. A score is better when higher, or a count (`num_…`), which is neither.
+compared on the pairs of the category mode †. A score is better when higher, or a count (`num_…`), which is neither.
+
+† marks metrics that are defined otherwise than the original's; docs/task_behaviours.md says how.
 """
 
 from __future__ import annotations
@@ -39,12 +41,15 @@ class AttributeHit(NamedTuple):
 def judge_dump(dump: Dump, truth: Sequence[DenseObject]) -> Judgement:
     """Return the scores of a parsed answer against the reference objects (`truth`) of its image."""
     judged = judge_objects(dump.objects, truth)
+    # Where a photo shows nothing, an answer that cannot be read is not the right one.
+    unread = {} if dump.readable or truth else dict.fromkeys((f"{name}_f1" for name in SHORT_NAMES.values()), 0.0)
     scores = {
         "valid": float(dump.valid),
         "tolerant_valid": float(dump.readable),
         "header_match": float(dump.header_match),
         "complete": float(not dump.truncated),
         **judged.scores,
+        **unread,
         "num_duplicates": dump.num_duplicates,
         "num_dropped": len(dump.dropped),
     }
@@ -87,24 +92,37 @@ def judge_objects(predictions: Sequence[DenseObject], truth: Sequence[DenseObjec
 
 
 def attribute_hits(reference_desc: str, predicted_desc: str) -> Iterator[AttributeHit]:
-    """Yield each attribute that the reference description has, except the category; texts match in any width and case."""
+    """Yield each attribute that the reference description has, except the category.
+
+    Texts match in any width and case, distances as numbers: 07 is 7.
+    """
     predicted = attributes_of(predicted_desc)
     for key, value in attributes_of(reference_desc).items():
         if key == CATEGORY_KEY:
             continue
-        right = _folded(predicted.get(key, "")) == _folded(value) if key == TEXT_KEY else predicted.get(key) == value
+        right = key in predicted and _spelled(key, predicted[key]) == _spelled(key, value)
         yield AttributeHit(key, right, 0.0 if key in (TEXT_KEY, NOTES_KEY) else ATTRIBUTE_WEIGHTS.get(key, 1.0))
 
 
-def _folded(text: str) -> str:
-    # NFKC makes full-width letters and digits half-width.
-    return unicodedata.normalize("NFKC", text).upper()
+def _spelled(key: str, value: str) -> str:
+    if key == TEXT_KEY:
+        return unicodedata.normalize("NFKC", value).upper()  # NFKC makes full-width letters and digits half-width
+    return (value.lstrip("0") or "0") if key == DISTANCE and value.isascii() and value.isdecimal() else value
+
+
+def describes(reference_desc: str, predicted_desc: str) -> bool:
+    """Return whether two descriptions say the same, in any order of their attributes."""
+    spelled = [{key: _spelled(key, value) for key, value in attributes_of(desc).items()} for desc in (reference_desc, predicted_desc)]
+    return spelled[0] == spelled[1]
 
 
 def _attribute_scores(pairs: Sequence[tuple[DenseObject, DenseObject]]) -> dict[str, float | None]:
     hits = [hit for reference, prediction in pairs for hit in attribute_hits(reference.desc, prediction.desc)]
     weight = sum(hit.weight for hit in hits)
-    scores = {"attribute_recall": sum(hit.weight * hit.right for hit in hits) / weight if weight else None}
+    scores = {
+        "attribute_recall": sum(hit.weight * hit.right for hit in hits) / weight if weight else None,
+        "desc_accuracy": sum(describes(reference.desc, prediction.desc) for reference, prediction in pairs) / len(pairs) if pairs else None,
+    }
     for name, key in (("text", TEXT_KEY), ("notes", NOTES_KEY), ("distance", DISTANCE)):
         right = [hit.right for hit in hits if hit.key == key]
         scores[f"{name}_accuracy"] = sum(right) / len(right) if right else None
@@ -212,11 +230,11 @@ class AttributeTotals:
         return sum(self.weights[key] * number for key, number in self.right.items()) / weight if weight else None
 
 
-def attribute_totals(images: Iterable[Details]) -> AttributeTotals:
-    """Return the attributes compared on the pairs of the category mode."""
+def attribute_totals(images: Iterable[Details], mode: Mode = "category") -> AttributeTotals:
+    """Return the attributes compared on the pairs of a mode."""
     counted = AttributeTotals()
     for details in images:
-        for reference, prediction, _ in details["pairs"]["category"]:
+        for reference, prediction, _ in details["pairs"][mode]:
             for hit in attribute_hits(details["truth"][reference]["desc"], details["predictions"][prediction]["desc"]):
                 counted.weights[hit.key] = hit.weight
                 counted.compared[hit.key] += 1

@@ -1,7 +1,7 @@
 """One object of a dense dump: geometry, points on the 0..1000 grid, description; and the coordinate spaces of models.
 
 A description reads `类别=标签,文本=DEMO-01`: key=value, 类别 first. A part without `=` belongs to the value before it, so a
-comma does not end a text.
+comma does not end a text; in front of all others it is the category, as other tools write it: `dog`, `dog,colour=brown`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evalharness.tasks.stage_a.schema import CATEGORY_KEY, DISTANCE
 GeometryType: TypeAlias = Literal["bbox_2d", "poly", "line"]
 TYPES: tuple[GeometryType, ...] = get_args(GeometryType)
 
-# The original's documents name a matching mode "phase" between localisation and category without defining it; here it asks for
+# † The original's documents name a matching mode "phase" between localisation and category without defining it; here it asks for
 # the right kind of thing, wherever that is mounted.
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "设备": ("BBU设备", "RRU设备"),
@@ -52,7 +52,7 @@ class DenseObject:
 
     @property
     def category(self) -> str:
-        """The category, "" where the description has none."""
+        """The category, see `category_of`."""
         return category_of(self.desc)
 
     def to_json(self) -> dict[str, Any]:
@@ -63,22 +63,23 @@ class DenseObject:
 @lru_cache(maxsize=4096)  # descriptions repeat from image to image, and several metrics read each
 def attributes_of(desc: str) -> Mapping[str, str]:
     """Return key → value as written, the category included; a key written twice keeps its first value."""
-    parts: list[list[str]] = []
+    parts: list[tuple[str, list[str]]] = [(CATEGORY_KEY, [])]  # the pieces before the first key
     for piece in desc.split(","):
         key, sign, value = piece.partition("=")
-        if sign or not parts:
-            parts.append([key.strip(), value])
+        if sign:
+            parts.append((key.strip(), [value]))
         else:
-            parts[-1][1] += f",{piece}"
+            parts[-1][1].append(piece)
     attributes: dict[str, str] = {}
-    for key, value in parts:
-        attributes.setdefault(key, value.strip())
+    for key, pieces in (*parts[1:], parts[0]):  # a category with its key counts more
+        if pieces:
+            attributes.setdefault(key, ",".join(pieces).strip())
     return MappingProxyType(attributes)
 
 
 def category_of(desc: str) -> str:
-    """Return the category in a description, "" where there is none."""
-    return attributes_of(desc).get(CATEGORY_KEY, "")
+    """Return the category in a description, the whole of it where it names none: objects without a category are not all alike."""
+    return attributes_of(desc).get(CATEGORY_KEY) or desc.strip()
 
 
 def family_of(category: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evalharness.api.json_schema import AnswerDecoder
 from evalharness.tasks.dense.objects import NORM1000, TYPES, DenseObject, GeometryType, Space
 from evalharness.tasks.shared import find_header, header_line, header_matches, header_problems, tokens
 from evalharness.tasks.stage_a.schema import DOMAINS, check_domain
@@ -45,7 +46,7 @@ class Root:
     repaired: str = ""
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=Pairs)
+_DECODER = AnswerDecoder(object_pairs_hook=Pairs, parse_constant=float, parse_float=float)  # a NaN costs its own object only
 _FIRST_BRACKET = re.compile(r"[{\[]")
 # Inside a valid string the quotes would be escaped, so these are keys.
 _DOUBLE_MARK = re.compile(r'"(object_[0-9]{1,9})"\s{0,8}:')
@@ -74,7 +75,7 @@ def read_root(text: str) -> Root:
 def _loads(text: str) -> Any:
     try:
         return _DECODER.decode(text)
-    except (ValueError, RecursionError):  # RecursionError: a megabyte of opening brackets
+    except ValueError:
         return None
 
 
@@ -82,7 +83,7 @@ def _first_value(body: str) -> Any:
     """Return the JSON value at the start of a text, None if there is none or more objects follow it."""
     try:
         value, end = _DECODER.raw_decode(body)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     return value if _may_hold_objects(value) and "{" not in body[end:] else None
 
@@ -120,7 +121,7 @@ def _marked_object(piece: str) -> tuple[Any, str]:
         # As a whole: the scan for flat objects would take an object inside it.
         value, end = _DECODER.raw_decode(piece, start)
         return value, piece[end:]
-    except (ValueError, RecursionError):
+    except ValueError:
         spans, is_open = _flat_objects(piece, only_first=True)
     value = _load_repaired(piece[slice(*spans[0])]) if spans else None
     return value, piece[spans[0][1] :] if spans else ("" if is_open else piece)

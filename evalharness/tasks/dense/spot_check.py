@@ -129,6 +129,6 @@ def draw_answer(generation: GenerationResult, path: Path, coordinates: str) -> t
 
     image = load_image(path)
     dump = parse_dump(generation.text, None, space_of(coordinates, image.size, patches_of(generation)))
-    shapes = [Shape(item.type, tuple(to_pixels(item.points, image.size)), item.category or item.desc) for item in dump.objects]
+    shapes = [Shape(item.type, tuple(to_pixels(item.points, image.size)), item.category) for item in dump.objects]
     notes = ["no objects could be read in the answer"] if not dump.readable else [*dump.dropped[:3]]
     return overlay(image, None, shapes, notes), len(shapes), dump.problem

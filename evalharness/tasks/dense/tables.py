@@ -64,6 +64,7 @@ def aggregate(rows: Sequence[Row]) -> dict[str, float]:
     )
     attributes = attribute_totals(images)
     metrics["attribute_micro_recall"] = attributes.recall
+    metrics["attribute_micro_recall_original"] = attribute_totals(images, "localization").recall
     metrics["text_micro_accuracy"] = attributes.accuracy(TEXT_KEY)
     metrics["notes_micro_accuracy"] = attributes.accuracy(NOTES_KEY)
     metrics["distance_micro_accuracy"] = attributes.accuracy(DISTANCE)
@@ -179,6 +180,7 @@ def offline_report(rows: Sequence[Row], path: str) -> dict[str, Any]:
         ],
         "attribute_diagnostics_primary": {
             "attribute_recall": attributes.recall or 0.0,
+            "attribute_recall_original": attribute_totals(images, "localization").recall or 0.0,
             "text_accuracy": attributes.accuracy(TEXT_KEY) or 0.0,
             "notes_accuracy": attributes.accuracy(NOTES_KEY) or 0.0,
             "site_distance_accuracy": attributes.accuracy(DISTANCE) or 0.0,

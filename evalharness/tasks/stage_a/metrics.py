@@ -3,6 +3,8 @@
 Order never matters; counts do. A *fact* is (category, attribute, value) with its count; a category without attributes is a
 fact of its own. `无关图片` is a category and a fact, so a wrongly dismissed photo scores 0 and a rightly dismissed one 1. A text
 from which nothing can be read scores 0. A metric is None where the reference has nothing that it could measure.
+
+† marks metrics that are defined otherwise than the original's; docs/task_behaviours.md says how.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from evalharness.tasks.stage_a.parse import IRRELEVANT, Summary
 from evalharness.tasks.stage_a.schema import (
     CATEGORY_KEY,
     DISTANCE,
+    GROUPS_KEY,
     MAX_COUNT,
     NOTES_KEY,
     OWN_TOP_KEY,
@@ -48,22 +51,38 @@ def _facts(summary: Summary) -> Counter[Fact]:
     if summary.is_irrelevant:
         facts[(IRRELEVANT, "", "")] = 1
     for item in items_of(summary.data or {}):
-        category, attributes = str(item.get(CATEGORY_KEY)), 0
+        category, attributes = _category(item), 0
         for key, value in item.items():
             if key != CATEGORY_KEY and isinstance(value, Mapping):
-                for name, count in value.items():
-                    if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= MAX_COUNT:
-                        facts[(category, key, name)] += count
-                        attributes += 1
+                for name, count in _counts(value).items():
+                    facts[(category, key, _number(name) if key == DISTANCE else name)] += count
+                    attributes += 1
         if not attributes:
             facts[(category, "", "")] += 1
     return facts
 
 
+def _category(item: Mapping[str, Any]) -> str:
+    """Return the category of an item; the whole item where it names none, so that items without one are not all alike."""
+    category = item.get(CATEGORY_KEY)
+    return category if isinstance(category, str) else json.dumps(item, sort_keys=True, ensure_ascii=False)
+
+
+def _counts(value: Any) -> dict[str, int]:
+    """Return the positive counts in `{value: count}`, {} for anything else."""
+    named = value.items() if isinstance(value, Mapping) else ()
+    return {name: count for name, count in named if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= MAX_COUNT}
+
+
+def _number(digits: str) -> str:
+    """Return a distance without its leading zeros: 07 is 7."""
+    return (digits.lstrip("0") or "0") if digits.isascii() and digits.isdecimal() else digits
+
+
 def _categories(summary: Summary) -> frozenset[str]:
     if summary.is_irrelevant:
         return frozenset({IRRELEVANT})
-    return frozenset(str(item.get(CATEGORY_KEY)) for item in items_of(summary.data or {}))
+    return frozenset(map(_category, items_of(summary.data or {})))
 
 
 def category_overlap(summary: Summary, reference: Summary) -> Overlap:
@@ -74,8 +93,15 @@ def category_overlap(summary: Summary, reference: Summary) -> Overlap:
 
 def fact_overlap(summary: Summary, reference: Summary) -> Overlap:
     """Return how the facts overlap, each weighted by its count."""
-    predicted, expected = _facts(summary), _facts(reference)
+    return _overlap(_facts(summary), _facts(reference))
+
+
+def _overlap(predicted: Counter[Any], expected: Counter[Any]) -> Overlap:
     return Overlap((predicted & expected).total(), predicted.total(), expected.total())
+
+
+def _without_texts(summary: Summary) -> Counter[Fact]:
+    return Counter({fact: count for fact, count in _facts(summary).items() if fact[1] != TEXT_KEY})
 
 
 def category_f1(summary: Summary, reference: Summary) -> float:
@@ -88,11 +114,14 @@ def fact_f1(summary: Summary, reference: Summary) -> float:
     return fact_overlap(summary, reference).f1(empty=1.0) if summary.tolerant_valid else 0.0
 
 
-def tversky(summary: Summary, reference: Summary, domain: Domain) -> float:
-    """Return hits / (hits + α·surplus + β·missed) over facts, 0–1; α 0.3 for BBU and 0.6 for RRU, β 1."""
+def tversky(summary: Summary, reference: Summary, domain: Domain, *, with_texts: bool = True) -> float:
+    """Return hits / (hits + α·surplus + β·missed) over facts †, 0–1; α 0.3 for BBU and 0.6 for RRU, β 1.
+
+    The original leaves out the texts of BBU's labels: `with_texts=False`.
+    """
     if not summary.tolerant_valid:
         return 0.0
-    overlap = fact_overlap(summary, reference)
+    overlap = fact_overlap(summary, reference) if with_texts else _overlap(_without_texts(summary), _without_texts(reference))
     surplus, missed = overlap.num_predicted - overlap.num_hit, overlap.num_reference - overlap.num_hit
     weight = overlap.num_hit + TVERSKY_ALPHA[domain] * surplus + TVERSKY_BETA * missed
     return overlap.num_hit / weight if weight else 1.0
@@ -116,7 +145,7 @@ def _canonical(summary: Summary) -> str:
 def _keys(summary: Summary) -> dict[str, set[str]]:
     keys: dict[str, set[str]] = {}
     for item in items_of(summary.data or {}):
-        keys.setdefault(str(item.get(CATEGORY_KEY)), set()).update(key for key in item if key not in (CATEGORY_KEY, TEXT_KEY))
+        keys.setdefault(_category(item), set()).update(key for key in item if key not in (CATEGORY_KEY, TEXT_KEY))
     return keys
 
 
@@ -138,7 +167,7 @@ def _paths(summary: Summary) -> frozenset[Fact]:
 
 
 def attribute_path_recall(summary: Summary, reference: Summary) -> float | None:
-    """Return the share of the reference's paths category/attribute and category/attribute/value that were named.
+    """Return the share of the reference's paths category/attribute and category/attribute/value that were named †.
 
     Values that are digits only, hold `=` or are longer than 32 characters count by their parent alone.
     """
@@ -148,11 +177,15 @@ def attribute_path_recall(summary: Summary, reference: Summary) -> float | None:
 
 def _texts(summary: Summary) -> frozenset[str]:
     # NFKC makes full-width letters and digits half-width.
-    return frozenset(unicodedata.normalize("NFKC", name).upper() for _, key, name in _facts(summary) if key == TEXT_KEY)
+    return frozenset(_folded(name) for _, key, name in _facts(summary) if key == TEXT_KEY)
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).upper()
 
 
 def text_recall(summary: Summary, reference: Summary) -> float | None:
-    """Return the share of the reference's label texts that were read, less 0.1 for each unique text beyond two spare ones; 0–1."""
+    """Return the share of the reference's label texts that were read †, less 0.1 for each unique text beyond two spare ones; 0–1."""
     predicted, expected = _texts(summary), _texts(reference)
     if not expected:
         return None
@@ -161,11 +194,32 @@ def text_recall(summary: Summary, reference: Summary) -> float | None:
 
 
 def notes_score(summary: Summary, reference: Summary) -> float | None:
-    """Return 1 for notes where the reference has some, 0 for missing ones, −1 for spurious ones, None if neither has any."""
+    """Return 1 for notes where the reference has some, 0 for missing ones, −1 for spurious ones, None if neither has any.
+
+    The original's: what the notes say is not compared. `notes_f1` does that.
+    """
     has_notes = bool((summary.data or {}).get(NOTES_KEY))
     if (reference.data or {}).get(NOTES_KEY):
         return float(has_notes)
     return -1.0 if has_notes else None
+
+
+def notes_f1(summary: Summary, reference: Summary) -> float | None:
+    """Return the F1 of the notes †, each counted once, in any order, width and case; None if neither has any, 0 if unreadable."""
+    predicted, expected = (_notes(each) for each in (summary, reference))
+    return Overlap(len(predicted & expected), len(predicted), len(expected)).f1(None) if summary.tolerant_valid else 0.0
+
+
+def _notes(summary: Summary) -> frozenset[str]:
+    notes = (summary.data or {}).get(NOTES_KEY)
+    listed = notes if isinstance(notes, list) else [] if notes is None else [notes]
+    return frozenset(" ".join(_folded(note if isinstance(note, str) else json.dumps(note, sort_keys=True)).split()) for note in listed)
+
+
+def groups_f1(summary: Summary, reference: Summary) -> float | None:
+    """Return the F1 of the groups in `分组统计` †, weighted by count; None if neither has any, 0 if unreadable."""
+    predicted, expected = (Counter(_counts((each.data or {}).get(GROUPS_KEY))) for each in (summary, reference))
+    return _overlap(predicted, expected).f1(None) if summary.tolerant_valid else 0.0
 
 
 def completeness(summary: Summary, domain: Domain) -> float | None:
@@ -216,8 +270,19 @@ def scores(summary: Summary, case: StageACase, num_tokens: int | None = None) ->
             "fact_f1": fact_f1(summary, case.reference),
             "tversky": tversky(summary, case.reference, case.domain),
             "text_recall": text_recall(summary, case.reference),
-            "notes_score": notes_score(summary, case.reference) if case.domain == "bbu" else None,
         }
+        if case.domain == "bbu":
+            values |= {
+                "tversky_original": tversky(summary, case.reference, case.domain, with_texts=False),
+                "notes_score": notes_score(summary, case.reference),
+                "notes_f1": notes_f1(summary, case.reference),
+            }
+        else:
+            values["groups_f1"] = groups_f1(summary, case.reference)
+        if summary.is_irrelevant and not case.reference.is_irrelevant:
+            values["completeness"] = 0.0
+        elif summary.data is not None and not items_of(summary.data) and not items_of(case.reference.data or {}):
+            values["completeness"] = None  # rightly nothing
         for name, overlap_of in (("categories", category_overlap), ("facts", fact_overlap)):
             overlap = overlap_of(summary, case.reference)
             values[f"num_{name}_hit"] = overlap.num_hit

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evalharness.tasks.shared import decoder, find_header, header_line, header_matches, header_problems, is_header
+from evalharness.api.json_schema import AnswerDecoder
+from evalharness.tasks.shared import find_header, header_line, header_matches, header_problems, is_header
 from evalharness.tasks.stage_a.schema import GROUPS_KEY, NOTES_KEY, STATS_KEY, check_domain, violations
 
 IRRELEVANT = "无关图片"
@@ -77,20 +78,19 @@ def parse_summary(text: str, domain: str) -> Summary:
         return Summary(IRRELEVANT, None, True, header, header_match or header is None, alone, ())
     loaded, how = _read(body)
     data = _canonical(loaded.value) if loaded else None
-    rendered = _dumps(data) if data is not None else None
     problems = header_problems(header, wanted, TASK, text)
-    if loaded is None or data is None or rendered is None:
+    if loaded is None or data is None:
         return Summary(text, None, False, header, header_match, (*problems, _unreadable(body)), ())
     problems = (*problems, *_form_problems(text, loaded, how))
     duplicates = [f"key {key!r} is written twice" for key in loaded.duplicates[:20]]
-    return Summary(rendered, data, False, header, header_match, problems, (*duplicates, *violations(data, wanted)))
+    return Summary(_dumps(data), data, False, header, header_match, problems, (*duplicates, *violations(data, wanted)))
 
 
 def render_summary(data: Mapping[str, Any] | None, domain: str) -> str:
     """Return the strict text of a summary: header and one line of JSON; `无关图片` for None."""
     if data is None:
         return IRRELEVANT
-    return f"{header_line(check_domain(domain), TASK)}\n{json.dumps(_canonical(data), ensure_ascii=False)}"
+    return f"{header_line(check_domain(domain), TASK)}\n{_dumps(_canonical(data))}"
 
 
 def _form_problems(text: str, loaded: _Loaded, how: str) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ def _assigned(body: str) -> _Loaded | None:
         key = match[0].rstrip(" =:")
         try:
             value, position = reading.raw_decode(body, match.end())
-        except (ValueError, RecursionError):
+        except ValueError:
             return None
         duplicates += [key] if key in assigned else []
         assigned[key] = value
@@ -173,7 +173,7 @@ def _decoder(duplicates: list[str]) -> json.JSONDecoder:
             value[key] = child
         return value
 
-    return decoder(object_pairs_hook=object_of)
+    return AnswerDecoder(object_pairs_hook=object_of)
 
 
 def _loads(text: str) -> _Loaded | None:
@@ -181,7 +181,7 @@ def _loads(text: str) -> _Loaded | None:
     duplicates: list[str] = []
     try:
         return _Loaded(_decoder(duplicates).decode(text), tuple(duplicates))
-    except (ValueError, RecursionError):  # RecursionError: a megabyte of opening brackets
+    except ValueError:
         return None
 
 
@@ -190,8 +190,5 @@ def _canonical(value: Any) -> dict[str, Any]:
     return {**first, **{key: child for key, child in value.items() if key not in first}}
 
 
-def _dumps(value: Any, ascii_only: bool = False) -> str | None:
-    try:
-        return json.dumps(value, ensure_ascii=ascii_only)
-    except RecursionError:  # nested just less deeply than the parser takes
-        return None
+def _dumps(value: Any, ascii_only: bool = False) -> str:
+    return json.dumps(value, ensure_ascii=ascii_only)

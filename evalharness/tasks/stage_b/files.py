@@ -28,7 +28,7 @@ from typing import Any
 from evalharness.api.cases import OutputTarget, one_test_per_case
 from evalharness.api.errors import ConfigError, PromptTooLong, RecordError
 from evalharness.runs.schema import Row
-from evalharness.tasks.shared import write_json, write_lines, write_whole
+from evalharness.tasks.shared import loads, write_json, write_lines, write_whole
 from evalharness.tasks.stage_a.data import LABELS, Label
 from evalharness.tasks.stage_a.schema import MISSIONS
 from evalharness.tasks.stage_b.metrics import Ballot, confusion, rates
@@ -66,7 +66,7 @@ def read_tickets(path: Path | str, mission: str) -> tuple[list[Ticket], dict[int
     bad: dict[int, str] = {}
     try:
         # Not splitlines: a summary may hold other line ends as they are. A broken byte spoils its own row only.
-        lines = Path(path).read_bytes().decode("utf-8", "surrogateescape").split("\n")
+        lines = Path(path).read_bytes().decode("utf-8-sig", "surrogateescape").split("\n")
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error}") from error
     for number, line in enumerate(lines, start=1):
@@ -89,8 +89,8 @@ def _ticket(line: str, mission: str) -> Ticket | str:
     """Return the ticket of a row, or why it is not one."""
     try:
         line.encode("utf-8")
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = loads(line)
+    except ValueError as error:
         return f"not JSON: {error}"
     if not isinstance(row, Mapping):
         return f"a row must be an object, got {type(row).__name__}"
@@ -167,7 +167,7 @@ def in_order(rule_ids: Iterable[str]) -> list[str]:
 def read_guidance(path: Path | str) -> dict[str, Guidance]:
     """Return the checked guidance by mission; `ConfigError` says what is wrong and where."""
     try:
-        data = json.loads(Path(path).read_text("utf-8"))
+        data = json.loads(Path(path).read_text("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"guidance {path} cannot be read ({error}); it must be {FORM}") from error
     except (ValueError, RecursionError) as error:

@@ -44,6 +44,18 @@ def reference_ids(backend, item, **settings):
     return tuple(out[0, len(item.token_ids) :].tolist())
 
 
+def test_other_code_that_generates_with_the_model_ends_where_the_checkpoint_says_and_ours_where_the_plan_says(hf_text_checkpoint, torch):
+    backend = load(hf_text_checkpoint)
+    tokens = torch.tensor([[5, 6, 7]])
+    free = backend.model.generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=4, eos_token_id=-1)[0, 3:]
+    backend.model.generation_config.eos_token_id = [int(free[1])]
+    found = backend.model.generate(input_ids=tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=4, pad_token_id=0)
+    assert found[0, 3:].tolist() == free[:2].tolist()
+    item = prompt(0, (5, 6, 7), max_new_tokens=4, stop_token_ids=())
+    assert run(backend, [item])[0].token_ids == tuple(free.tolist())
+    assert backend.model.generation_config.eos_token_id == [int(free[1])]
+
+
 PLANS = {
     "greedy": {},
     "no cache": {"use_cache": False},

@@ -80,6 +80,7 @@ def test_bases_and_adapters_that_take_each_others_place_answer_as_new_starts(fol
         assert answers(backend) == wanted[base, lora]
         assert (backend.describe()["adapter"] or {}).get("num_adapted_weights") == (None if lora is None else 6)
     assert set(backend.eos_token_ids) == {END_ID, 9}
+    assert set(backend.model.generation_config.eos_token_id) == {END_ID, 9}, "other code that generates with the model ends there, too"
 
 
 def test_a_swap_leaves_every_weight_as_a_new_start_has_it(folders: dict[str, Path], torch: Any) -> None:

@@ -47,6 +47,21 @@ def test_a_text_without_ids_is_tokenised_again_and_says_so() -> None:
     assert (got.exact_ids, got.logprobs, got.num_completion_tokens) == (False, None, 9)
 
 
+class Strict(FakeTokenizer):
+    """As tokenizers are: they take no half of a surrogate pair."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        text.encode("utf-8")
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+@pytest.mark.parametrize(("text", "read_as"), [("a\ud800b", "a\ufffdb"), ("\udc00", "\ufffd"), ("\ud83d\ude00", "😀"), ("猫😀", "猫😀")])
+def test_half_a_surrogate_pair_in_a_text_is_a_replacement_character(text: str, read_as: str) -> None:
+    answer = choice(text=text, token_ids=None)
+    got = completion_of(answer, PROMPT, tokenizer=Strict(), vocab_size=1000, exact_prompt=True)
+    assert got.token_ids == tuple(TOKENIZER.encode(read_as, add_special_tokens=False))
+
+
 def test_without_logprobs_there_are_none() -> None:
     assert read(choice()).logprobs is None
 

@@ -43,6 +43,13 @@ def test_a_copy_is_upright_never_enlarged_and_carries_no_metadata(tmp_path):
     assert b"where I live" not in small_copy(_photo(tmp_path / "a.jpg", exif=exif), 100, 20_000)
 
 
+def test_a_file_of_a_format_that_is_not_opened_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow would start Ghostscript for EPS, whatever the file is called."""
+    monkeypatch.setattr("subprocess.check_call", lambda *_: pytest.fail("a program was started"))
+    Image.new("RGB", (40, 20), "red").save(tmp_path / "a.png", "EPS")
+    assert small_copy(PictureFile(str(tmp_path / "a.png"), image_sha256(tmp_path / "a.png")), 320, 20_000) is None
+
+
 @pytest.mark.parametrize("what", ["changed", "gone", "folder", "pipe", "no picture", "nul in its path", "too large"])
 def test_a_file_that_is_not_what_was_recorded_is_not_shown(tmp_path, what, monkeypatch):
     path = tmp_path / "a.jpg"

@@ -210,3 +210,61 @@ def test_a_perfect_answer_scores_one_wherever_objects_enclose_something(drawn: l
 def _has_area(one: DenseObject) -> bool:
     left, top, right, bottom = one.points
     return left < right and top < bottom
+
+
+@pytest.mark.parametrize(
+    ("truth", "said", "right"),
+    [
+        ("dog", "dog", True),
+        ("dog", "cat", False),
+        ("dog", "", False),
+        ("", "dog", False),
+        ("", "", True),
+        ("dog", "类别=dog", True),
+        ("dog, brown", "dog, white", False),
+        ("dog,colour=brown", "dog,colour=white", True),
+        ("colour=brown", "colour=white", False),
+        ("colour=brown", "colour=brown", True),
+        ("类别=,文本=a", "类别=,文本=b", False),
+    ],
+)
+def test_objects_without_the_key_of_a_category_are_not_all_of_one(truth: str, said: str, right: bool) -> None:
+    judged = judge_objects([box(0, 0, 50, 50, desc=said)], [box(0, 0, 50, 50, desc=truth)])
+    assert [judged.scores[f"{mode}_f1"] for mode in ("loc", "phase", "category")] == [1.0, float(right), float(right)]
+    assert aggregate([row(judged)])["category_micro_f1"] == float(right)
+
+
+def test_the_bare_category_is_no_attribute_and_one_with_its_key_counts_more() -> None:
+    assert dict(attributes_of("dog, brown ,size=big,small")) == {"size": "big,small", "类别": "dog, brown"}
+    assert attributes_of("dog,类别=标签")["类别"] == "标签"
+    assert [hit.key for hit in attribute_hits("dog,size=big", "dog,size=big")] == ["size"]
+
+
+@pytest.mark.parametrize(("said", "right"), [("7", True), ("007", True), ("70", False), ("", False)])
+def test_a_distance_is_a_number(said: str, right: bool) -> None:
+    [hit] = attribute_hits("类别=站点距离,站点距离=07", f"类别=站点距离,站点距离={said}")
+    assert hit.right is right
+
+
+def test_an_attribute_that_the_reference_does_not_have_lowers_the_accuracy_of_descriptions() -> None:
+    truth = [box(0, 0, 50, 50, desc="类别=电线,捆扎=整齐")]
+    scores = [
+        judge_objects([box(0, 0, 50, 50, desc=f"类别=电线{more}")], truth).scores for more in (",捆扎=整齐", ",捆扎=整齐,备注=断", "")
+    ]
+    assert [score["desc_accuracy"] for score in scores] == [1.0, 0.0, 0.0]
+    assert [score["attribute_recall"] for score in scores] == [1.0, 1.0, 0.0]
+
+
+def test_the_original_compares_attributes_of_all_objects_in_the_right_place() -> None:
+    truth = [box(0, 0, 50, 50, desc="类别=电线,捆扎=整齐"), box(90, 90, 150, 150, desc="类别=电线,捆扎=整齐")]
+    said = [box(0, 0, 50, 50, desc="类别=电线,捆扎=整齐"), box(90, 90, 150, 150, desc="类别=光纤")]
+    found = aggregate([row(judge_objects(said, truth))])
+    assert (found["attribute_micro_recall"], found["attribute_micro_recall_original"]) == (1.0, 0.5)
+
+
+def test_an_answer_that_cannot_be_read_is_not_right_about_an_empty_photo() -> None:
+    scores = [
+        judge_dump(parse_dump(text, "bbu"), []).scores.get("loc_f1")
+        for text in ("", "oops", dumped(), dumped(object_1=one_box(1, 2, 30, 40)))
+    ]
+    assert scores == [0.0, 0.0, None, 0.0]

@@ -310,3 +310,55 @@ def test_details_stay_short_whatever_the_answer_is() -> None:
     kept = scored(hostile, line(bbu(WIRE)))["details"]
     assert len(kept["reasons"]) == 50
     assert max(map(len, kept["categories"])) == 60
+
+
+NOTES: dict[str, Any] = bbu(WIRE, 备注=["无法看清标签", "Photo is dark"])
+
+
+@pytest.mark.parametrize(
+    ("notes", "wanted"),
+    [(["photo  is ＤＡＲＫ", "无法看清标签"], 1.0), (["无法看清标签"], 2 / 3), (["无法看清标签", "别的"], 0.5), (["全错"], 0.0), ([], 0.0)],
+    ids=["spelt otherwise", "one missing", "one wrong", "all wrong", "none"],
+)
+def test_wrong_notes_lower_notes_f1_and_the_original_looks_only_whether_there_are_any(notes: list[str], wanted: float) -> None:
+    scores = scored(line(bbu(WIRE, 备注=notes)), line(NOTES))["scores"]
+    assert scores["notes_f1"] == pytest.approx(wanted)
+    assert scores["notes_score"] == float(bool(notes))
+
+
+def test_notes_that_no_one_asked_for_score_zero_and_silence_no_better() -> None:
+    scores = [scored(text, line(bbu(WIRE)))["scores"] for text in (line(bbu(WIRE, 备注=["x"])), "", line(bbu(WIRE)))]
+    assert [score.get("notes_f1") for score in scores] == [0.0, 0.0, None]
+
+
+@pytest.mark.parametrize(
+    ("groups", "wanted"),
+    [({"2": 1, "1": 2}, 1.0), ({"1": 2}, 0.8), ({"1": 2, "2": 9}, 6 / 14), ({"3": 3}, 0.0), (None, 0.0), ("x", 0.0)],
+    ids=["another order", "one missing", "a wrong count", "wrong", "missing", "no counts"],
+)
+def test_wrong_or_missing_groups_lower_groups_f1(groups: Any, wanted: float) -> None:
+    told = rru(RADIO) if groups is None else rru(RADIO, 分组统计=groups)
+    scores = scored(line(told), line(rru(RADIO, 分组统计={"1": 2, "2": 1})), "rru")["scores"]
+    assert scores["groups_f1"] == pytest.approx(wanted)
+    assert (scores["fact_f1"], "notes_f1" in scores) == (1.0, False)
+
+
+def test_texts_count_in_tversky_and_not_in_the_originals() -> None:
+    scores = scored(line(bbu(WIRE, {"类别": "标签", "文本": {"A": 1}})), line(bbu(WIRE, {"类别": "标签", "文本": {"B": 1}})))["scores"]
+    assert (scores["tversky"], scores["tversky_original"]) == (pytest.approx(2 / 3.3), 1.0)
+
+
+def test_a_distance_is_a_number_in_facts() -> None:
+    seven, padded = ({"类别": "站点距离", "站点距离": {digits: 1}} for digits in ("7", "007"))
+    assert fact_f1(parse_summary(line({"统计": [seven]}), "rru"), parse_summary(line({"统计": [padded]}), "rru")) == 1.0
+
+
+def test_items_without_a_category_are_not_all_alike() -> None:
+    one, other = ({"统计": [{"捆扎": {value: 1}}]} for value in ("整齐", "散乱"))
+    assert category_f1(said(one), said(other)) == 0.0
+    assert category_f1(said(one), said(one)) == 1.0
+
+
+def test_a_site_that_is_dismissed_is_not_complete() -> None:
+    assert scored("无关图片", line(bbu(WIRE)))["scores"]["completeness"] == 0.0
+    assert "completeness" not in scored("无关图片", "无关图片")["scores"]
