@@ -386,6 +386,6 @@ def test_a_secret_option_that_the_record_hides_is_given_again(tmp_path: Path) ->
     resumption: Any = Resumption.__new__(Resumption)
     resumption.recorded = SimpleNamespace(config=RunConfig.from_json(shown), run_dir=tmp_path / "run", run_id="run")
     with pytest.raises(ConfigError, match="--engine-option hf_token is a secret that its record hides; give it again"):
-        resumption.options(resolve({}, {}, tmp_path))
-    again = resumption.options(then)
+        resumption.options(resolve({}, {}, tmp_path), tmp_path)
+    again = resumption.options(then, tmp_path)
     assert dict(again.engine_option) == {"hf_token": "abc123", "seed": 1}

@@ -154,7 +154,7 @@ def test_links_that_lead_out_of_a_run_are_not_followed(project: Project, live: R
     resumed = project.run_inline("--resume", "r")
     assert resumed.exit_code == pytest.ExitCode.USAGE_ERROR
     assert "leads out of the run" in " ".join(resumed.output.split())
-    for command in (("report",), ("rescore",), ("show", "c1"), ("summary",), ("merge",)):
+    for command in (("report",), ("rescore",), ("show", "c1"), ("merge",)):
         _, output = project.evalharness(command[0], "reports/r", *command[1:])
         assert "Traceback" not in output
     assert contents(elsewhere) == before
