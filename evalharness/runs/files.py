@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from evalharness.api.errors import EvalHarnessError, RecordError
 
 _FILE = "run.lock"
 _POLL_S = 0.2
+_WRITING_S = 3600.0  # no file takes so long to be written
 _LOOK_S = 1.0  # `is_written_now` locks for a moment; on a busy machine it may be paused while it does
 
 
@@ -126,6 +128,14 @@ def _is_locked(path: Path) -> bool | None:
     return False
 
 
+def _remove_left(path: Path) -> None:
+    """Remove what processes that were killed while they wrote the file left beside it."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > _WRITING_S:
+                left.unlink()
+
+
 @contextmanager
 def write_atomically(
     path: Path, advice: str = "", *, error: type[EvalHarnessError] = RecordError, make_folder: bool = False, durable: bool = False
@@ -139,6 +149,7 @@ def write_atomically(
     try:
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left(path)
         with temporary.open("wb") as file:
             yield file
             if durable:

@@ -100,7 +100,11 @@ class Journal:
         try:
             if isinstance(values.get("problem"), str):
                 values = {**values, "problem": redactor().text(values["problem"])}
-            line = (redactor().json_line(encode({"kind": kind, **values})) + "\n").encode("ascii")
+            whole = encode({"kind": kind, **values})
+            shown = redactor().json_line(whole)
+            if shown != whole and isinstance(values.get("generation"), Mapping):
+                shown = redactor().json_line(encode({"kind": kind, **values, "generation": _with_hidden(values["generation"])}))
+            line = (shown + "\n").encode("ascii")
         except (TypeError, ValueError, RecursionError) as error:
             raise RecordError(f"a {kind} line cannot be recorded: {error}; options, tags and scores must be plain JSON data") from error
         num_left = len(line)
@@ -122,6 +126,13 @@ class Journal:
             if self._file >= 0:
                 os.close(self._file)
                 self._file = -1
+
+
+def _with_hidden(generation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a generation that names the secrets in its answer: as it is recorded, it is not what was generated."""
+    answer = f"{generation.get('text')}\n{generation.get('raw_text')}"
+    names = redactor().names_in(answer)
+    return {**generation, "hidden": names} if names else dict(generation)
 
 
 class Line(NamedTuple):

@@ -49,6 +49,7 @@ _KEPT: Mapping[str, Any] = {
     "seed": None,
     "weight_version": "0",
     "cached": False,
+    "hidden": None,
 }
 # What those are where a generation does not have them, if not None.
 _ABSENT: Mapping[str, Any] = {"text": "", "ignored_options": [], "cached": False}

@@ -61,3 +61,14 @@ def test_only_durable_content_is_flushed_to_the_disk(tmp_path: Path, monkeypatch
     with write_atomically(tmp_path / "guidance.json", durable=durable) as file:
         file.write(b"new")
     assert calls == (["fsync", "replace"] if durable else ["replace"])
+
+
+def test_what_a_killed_writer_left_long_ago_is_removed_and_nothing_else_is(tmp_path: Path) -> None:
+    names = [".a.json.1.tmp", ".a.json.2.tmp", ".b.json.1.tmp", "a.json.tmp"]
+    for name in names:
+        (tmp_path / name).write_text("x")
+        if name != ".a.json.2.tmp":
+            os.utime(tmp_path / name, (0, 0))
+    with write_atomically(tmp_path / "a.json") as file:
+        file.write(b"{}")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json", *names[1:]}

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import ConfigError, EvalHarnessError
+from evalharness.api.redaction import redactor
 from evalharness.config import RunConfig
 from evalharness.hardware.devices import (
     MASK,
@@ -96,7 +97,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     try:
         return auto_num_workers(run, os.environ, _installed(run), num_cores())
     except ConfigError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(redactor().text(str(error))) from error
 
 
 def _with_earlier_options(run: RunConfig) -> RunConfig:
@@ -122,7 +123,7 @@ def plan_cards(config: pytest.Config, run: RunConfig, num_workers: int) -> None:
     try:
         slots = worker_cards(run, os.environ, _installed(run), num_workers)
     except ConfigError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(redactor().text(str(error))) from error
     if slots is None:
         return
     if cuda_is_initialised(sys.modules):
@@ -188,7 +189,7 @@ def refuse_unplanned(config: pytest.Config, run: RunConfig, num_workers: int) ->
     try:
         visible = visible_cards(os.environ, installed_cards())
     except ConfigError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(redactor().text(str(error))) from error
     if visible:
         numbers = ",".join(f"gpu:{number}" for number in range(len(visible)))
         raise pytest.UsageError(

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 import evalharness.pytest_plugin
 from evalharness.api.checks import excerpt
 from evalharness.api.errors import BROKEN, REFUSED, RecordError
+from evalharness.api.temporary import OwnFolder
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS, read_shard
@@ -152,8 +152,8 @@ def merge_runs(run_dirs: Sequence[Path], *, report_dir: Path | None = None, run_
     for part in parts[1:]:
         _check_alike(parts[0], part)
     target = report_dir or parts[0].run_dir.absolute().parent
-    with TemporaryDirectory(prefix="evalharness-merge-") as folder:
-        source = Path(folder) / "parts"
+    with OwnFolder("merge") as folder:
+        source = folder / "parts"
         _write_source(source, parts)
         return rescore_run(source, report_dir=target, run_id=run_id or f"merged-{os.urandom(3).hex()}")
 

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from evalharness.api.checks import short_hash
 from evalharness.api.errors import ConfigError, RecordError, did_you_mean
+from evalharness.api.redaction import HIDDEN_VALUE, redactor
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS
@@ -113,6 +114,7 @@ class Resumption:
         then = self.recorded.config
         settings = {**then.settings, "run_id": Setting(self.recorded.run_dir.name, then.origin("run_id"))}
         changed = []
+        self._refuse_hidden(now)
         for option in OPTIONS:
             before, asked = then.settings[option.name], now.settings[option.name]
             if option.name in ("run_id", "resume") or (not _outranks(asked, before) and option.name != "report_dir"):
@@ -121,11 +123,18 @@ class Resumption:
             if shown[0] == shown[1]:
                 continue
             settings[option.name] = asked
-            if option.name not in _MAY_DIFFER:
+            if option.name not in _MAY_DIFFER and shown[0] != redactor().data(shown[1]):
                 changed.append(f"{option.flag} is {_shown(shown[1])} ({asked.origin}), but was {_shown(shown[0])} ({before.origin})")
         if changed:
             raise self._refusal("; ".join(changed), "leave it out, for a resumed run has its own options")
         return RunConfig.from_settings(settings)
+
+    def _refuse_hidden(self, now: RunConfig) -> None:
+        """Refuse to go on with secrets that the run's record hides; they may be given again."""
+        given = dict(now.engine_option)
+        for name, value in self.recorded.config.engine_option:
+            if value == HIDDEN_VALUE and name not in given:
+                raise self._refusal(f"--engine-option {name} is a secret that its record hides", "give it again")
 
     def engine_specs(self, run: RunConfig, root: Path, on_notice: Callable[[str], None]) -> list[EngineSpec]:
         """Return the run's engines, even if patterns match more checkpoints by now; refuse a checkpoint that has changed."""
