@@ -220,7 +220,7 @@ def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLo
     """Return the options of the run and, if it is resumed, its recorded state and its lock."""
     run = resolve_run_config(config)
     try:
-        return resume_run(run, only_look=runs_nothing(config)) if asks_to_resume(run) else (run, None, None)
+        return resume_run(run, config.rootpath, only_look=runs_nothing(config)) if asks_to_resume(run) else (run, None, None)
     except EvalHarnessError as error:
         raise pytest.UsageError(redactor().text(str(error))) from error
 

@@ -15,7 +15,7 @@ from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.config import RunConfig
 from evalharness.runs.records import CaseRecords, Failed, GenerationFacts, Recorded, RunRecords, generation_facts, read_records
-from evalharness.runs.run_file import read_run
+from evalharness.runs.run_file import check_types, read_run
 from evalharness.runs.schema import JUDGED, Row, RunFile
 
 
@@ -53,6 +53,7 @@ class RecordedRun:
         run = read_run(run_dir)
         if not run:
             raise RecordError(f"{run_dir} has no run.json, so the options of its cases are unknown; put the run's own run.json back")
+        check_types(run, run_dir)
         if not any((run_dir / "journal").glob("*.jsonl")):
             raise RecordError(f"{run_dir} has no journal, which holds the full generations; put the run's own journal/ back")
         try:

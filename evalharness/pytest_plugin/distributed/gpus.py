@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import fnmatch
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,6 +31,7 @@ from evalharness.hardware.devices import (
     worker_cards,
 )
 from evalharness.pytest_plugin.options import asked_on_command_line, resolve_run_config
+from evalharness.runs.run_file import read_run
 
 
 def will_collect_evals(config: pytest.Config) -> bool:
@@ -105,8 +105,8 @@ def _with_earlier_options(run: RunConfig) -> RunConfig:
     if run.resume is None:
         return run
     try:
-        then = RunConfig.from_json(json.loads((Path(run.report_dir) / run.resume / "run.json").read_bytes())["config"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EvalHarnessError):
+        then = RunConfig.from_json(read_run(Path(run.report_dir) / run.resume)["config"])
+    except (ValueError, KeyError, TypeError, AttributeError, EvalHarnessError):
         return run
     given_now = {name: setting for name, setting in run.settings.items() if setting.origin.startswith(("command line", "environment"))}
     return RunConfig.from_settings({**then.settings, **given_now})
