@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from evalharness.analysis.gates import BUILT_IN_METRICS, was_judged
 from evalharness.api.cases import EngineComparison, OutputTarget, folder_name
-from evalharness.api.checks import any_text, excerpt, plain_number, shown
+from evalharness.api.checks import MAX_BITS, any_text, excerpt, plain_number, shown
 from evalharness.config import RunConfig
 from evalharness.runs.schema import Aggregate, EngineEntry, GateVerdict, OutputFile, Row, TableEntry
 
@@ -54,16 +54,20 @@ def rows_by_engine(rows: Iterable[Row], name: str) -> dict[str, list[Row]]:
     grouped: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row["eval"] == name:
-            row["scores"] = {**row["scores"]}  # rows share equal ones, and an eval's functions may add to theirs
             grouped[row["engine"]].append(row)
     return dict(grouped)
+
+
+def _given(row: Row) -> Row:
+    """Return a copy for an eval's function, whose changes must not get into the run: reports and gates go by its rows."""
+    return {**row, "scores": {**row["scores"]}}
 
 
 def judged_by_test(rows: Sequence[Row], name: str) -> Iterator[tuple[str, str, list[Row]]]:
     """Yield test, engine and judged rows (pass, miss or fail) of each test of an eval."""
     for engine, judged in rows_by_engine(filter(was_judged, rows), name).items():
         for test in dict.fromkeys(row["test"] for row in judged):
-            yield test, engine, [row for row in judged if row["test"] == test]
+            yield test, engine, [_given(row) for row in judged if row["test"] == test]
 
 
 def aggregate_rows(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems: list[str]) -> list[Aggregate]:
@@ -106,19 +110,22 @@ def table_entries(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems:
     for functions in evals:
         for test, engine, judged in judged_by_test(rows, functions.name) if functions.tables else ():
             assert functions.tables is not None
-            with noting_failure(f"{functions.path}: tables for {test} on {engine}", problems):
-                entries += _checked_tables(functions.tables(judged), functions.name, test, engine)
+            where = f"{functions.path}: tables for {test} on {engine}"
+            with noting_failure(where, problems):
+                entries += _checked_tables(functions.tables(judged), functions.name, test, engine, where, problems)
     return entries
 
 
-def _checked_tables(tables: Mapping[str, Table], eval_name: str, test: str, engine: str) -> list[TableEntry]:
-    entries: list[TableEntry] = []
+def _checked_tables(
+    tables: Mapping[str, Table], eval_name: str, test: str, engine: str, where: str, problems: list[str]
+) -> Iterator[TableEntry]:
+    """Yield the tables that can be shown; each of the others becomes one of the `problems`."""
     for title, lines in tables.items():
-        if not isinstance(title, str):
-            raise _NoTable(f"the title {title!r} must be a text")
-        rows = [_line(title, line) for line in lines]
-        entries.append({"eval": eval_name, "test": test, "engine": engine, "title": title, "rows": rows})
-    return entries
+        with noting_failure(where, problems):
+            if not isinstance(title, str):
+                raise _NoTable(f"the title {shown(title)} must be a text")
+            rows = [_line(title, line) for line in lines]
+            yield {"eval": eval_name, "test": test, "engine": engine, "title": title, "rows": rows}
 
 
 def _shown(value: object) -> str:
@@ -131,9 +138,11 @@ def _line(title: str, line: Any) -> dict[str, Any]:
     cells = {column: plain_number(value) for column, value in line.items()}
     for column, value in cells.items():
         if not isinstance(column, str):
-            raise _NoTable(f"a column of {title!r} is {column!r}; columns are texts")
+            raise _NoTable(f"a column of {title!r} is {shown(column)}; columns are texts")
         if value is not None and not isinstance(value, (str, bool, int, float)):
             raise _NoTable(f"{column!r} in {title!r} is {_shown(value)} ({type(value).__name__}); give a text, a number or None")
+        if isinstance(value, int) and value.bit_length() >= MAX_BITS:
+            raise _NoTable(f"{column!r} in {title!r} is an int of {value.bit_length():,} bits; give it as a text")
         if isinstance(value, float) and not math.isfinite(value):
             raise _NoTable(f"{column!r} in {title!r} is {value}; give None where there is no number")
     return cells
@@ -190,7 +199,9 @@ def across_engines(
                             problems.append(f"{where} gave metrics of {engine!r}, which is none of these engines; left out")
                     for engine in group:
                         with noting_failure(where, problems):
-                            results.tables.extend(_checked_tables(comparison.tables.get(engine, {}), functions.name, test, engine))
+                            results.tables.extend(
+                                _checked_tables(comparison.tables.get(engine, {}), functions.name, test, engine, where, problems)
+                            )
     return results
 
 
@@ -215,7 +226,7 @@ def write_outputs(
             folder = run_dir / "outputs" / folder_name(engine)
             target = OutputTarget(folder, engine, functions.data_dir, run.spot, run.seed)
             before = _files(folder)
-            _write(functions, engine_rows, target, problems)
+            _write(functions, list(map(_given, engine_rows)), target, problems)
             for path, facts in _files(folder).items():
                 if before.get(path) != facts:
                     name = path.relative_to(run_dir).as_posix()

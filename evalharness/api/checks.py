@@ -115,6 +115,10 @@ def excerpt(text: str, max_chars: int, *, count_rest: bool = False) -> str:
     return f"{text[:max_chars]}…" + (f" ({len(text) - max_chars:,} more characters)" if count_rest else "")
 
 
+MAX_BITS = 14_000
+"""Of an int that may be recorded: just below 4,300 digits, the longest that Python reads or writes."""
+
+
 def shown(value: object) -> str:
     """Return a short repr of any value, also of one whose own repr raises, such as that of an int of 5,000 digits."""
     try:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any, TypeAlias
 from evalharness.api.checks import first_names
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, ContractTypeError, ContractValueError
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.api.temporary import OwnFolder
 from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.checkpoint_reading import read_companions
 from evalharness.checkpoints.adapter import Adapter, fits_of, is_adapter, read_adapter
@@ -126,11 +126,11 @@ def given_adapter(
     kept = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items() if name not in left}
     if not kept:
         raise ContractValueError(f"none of the names adapts a weight of the model, such as {left[0]!r}; is it another model's adapter?")
-    with tempfile.TemporaryDirectory(prefix="evalharness-adapter-") as folder:
-        (Path(folder) / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
-        save_file(kept, Path(folder) / ADAPTER_WEIGHTS)
+    with OwnFolder("adapter") as folder:
+        (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        save_file(kept, folder / ADAPTER_WEIGHTS)
         try:
-            adapter = read_adapter(Path(folder), shapes)
+            adapter = read_adapter(folder, shapes)
         except CheckpointError as error:
             raise ContractValueError(f"the tensors are no adapter of the loaded model: {error}") from error
         yield adapter, left

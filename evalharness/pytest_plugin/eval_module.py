@@ -18,6 +18,7 @@ import pytest
 
 from evalharness.analysis.gates import DIRECTIONS, Gate, RegressionGate, parse_gate
 from evalharness.api.cases import Case
+from evalharness.api.checks import shown
 from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData, did_you_mean
 from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
@@ -53,7 +54,7 @@ def load_cases(
         except SystemExit as error:  # would end pytest at once, maybe with a green exit code
             raise ConfigError(f"{where} called sys.exit({error.code!r}); raise an error instead") from error
         if not isinstance(loaded, Iterable):
-            raise ConfigError(f"{where} gave {loaded!r}; it must give a list of evalharness.Case")
+            raise ConfigError(f"{where} gave {shown(loaded)}; it must give a list of evalharness.Case")
         cases = list(loaded)
     if not cases:
         raise ConfigError(f"{where} found no cases; give a folder that holds some with --data")
@@ -67,13 +68,15 @@ def load_cases(
 
 def _check(case: object, where: str) -> None:
     if not isinstance(case, Case):
-        raise ConfigError(f"{where} gave {case!r}; every case must be an evalharness.Case")
+        raise ConfigError(f"{where} gave {shown(case)}; every case must be an evalharness.Case")
     if case.group is not None and not isinstance(case.group, str):
-        raise ConfigError(f"{where} gave case {case.id!r} with group {case.group!r}; a group is text or None")
+        raise ConfigError(f"{where} gave case {case.id!r} with group {shown(case.group)}; a group is text or None")
+    if case.invalid is not None and not isinstance(case.invalid, str):
+        raise ConfigError(f"{where} gave case {case.id!r} with invalid {shown(case.invalid)}; it is a text that says why, or None")
     if not isinstance(case.tags, Mapping) or not all(isinstance(text, str) for tag in case.tags.items() for text in tag):
-        raise ConfigError(f"{where} gave case {case.id!r} with tags {case.tags!r}; tags are texts by name")
+        raise ConfigError(f"{where} gave case {case.id!r} with tags {shown(case.tags)}; tags are texts by name")
     if not isinstance(case.id, str) or not case.id.strip() or not case.id.isprintable() or "::" in case.id:
-        raise ConfigError(f"{where} gave a case with id {case.id!r}; ids are printable text without '::'")
+        raise ConfigError(f"{where} gave a case with id {shown(case.id)}; ids are printable text without '::'")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from evalharness.config.kinds import PerCheckpoint
 from evalharness.pytest_plugin._pytest_internals import Failed, cached_value, fixtures_of, fixtures_of_item, request_of
 from evalharness.pytest_plugin.eval_module import is_ours
 from evalharness.pytest_plugin.execution.engines import DeferredEngine
-from evalharness.pytest_plugin.outcomes import Details, InvalidSample, ItemRecord, Score, shorten
+from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, Details, InvalidSample, ItemRecord, Score, shorten
 from evalharness.pytest_plugin.session import STATE
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def results_of(record: ItemRecord, outcomes: Sequence[Outcome]) -> list[Generati
 
 def stop_for(session: pytest.Session, error: RecordError) -> BaseException:
     """End the session after this test, here or in the worker's controller, and return the test's failure: going on would lose results."""
-    session.shouldstop = f"the run cannot go on: {error}"
+    session.shouldstop = f"{CANNOT_GO_ON}: {error}"
     return Failed(str(error), pytrace=False)
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.api.cases import Case
-from evalharness.api.checks import any_text, excerpt, plain_number, shown
+from evalharness.api.checks import MAX_BITS, any_text, excerpt, plain_number, shown
 from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
 from evalharness.pytest_plugin._pytest_internals import Failed
@@ -30,6 +30,10 @@ from evalharness.runs.schema import Row, RowOutcome
 
 _NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeout")
 _MAX_PROBLEM_CHARS = 2000  # only the assertion's message: the generation itself is in the row
+
+
+CANNOT_GO_ON = "the run cannot go on"
+"""In the reason why a session ends that could not record its results."""
 
 
 class InvalidSample(Failed):
@@ -264,7 +268,6 @@ class _NotPlain(Exception):
 
 
 _MAX_DEPTH = 200  # far from the limits of JSON readers, which are about 1,000
-_MAX_BITS = 14_000  # just below 4,300 digits, the longest int that Python reads or writes
 _MAX_VALUES = 2_000_000
 
 
@@ -297,7 +300,7 @@ def _plain_data(value: Any, beyond: Callable[[str], str] = _refused, copying: _C
     if plain is None or isinstance(plain, (bool, str)):
         return plain
     if isinstance(plain, int):
-        return plain if plain.bit_length() < _MAX_BITS else beyond(f"an int of {plain.bit_length():,} bits")
+        return plain if plain.bit_length() < MAX_BITS else beyond(f"an int of {plain.bit_length():,} bits")
     if isinstance(plain, float):
         return plain if math.isfinite(plain) else beyond(f"{float(plain)!r}")
     if not isinstance(plain, (Mapping, list, tuple)):

@@ -19,11 +19,12 @@ import pytest
 
 from evalharness.analysis.judge import why_absent
 from evalharness.api.checks import any_text
-from evalharness.api.errors import RecordError
+from evalharness.api.errors import BROKEN, RecordError
 from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
-from evalharness.pytest_plugin.outcomes import shorten
+from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
+from evalharness.pytest_plugin.signals import EndSignals
 from evalharness.report.text import duration_text, terminal_text
 from evalharness.runs.records import collector
 from evalharness.runs.schema import Row, RunFile
@@ -133,6 +134,7 @@ class Reporting:
         self.run: RunFile | None = None
         self.problem: str | None = None
         self.interrupted: str | None = None
+        self.signals = EndSignals()
         self.summary = ""
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, Any] | None:
@@ -192,7 +194,8 @@ class Reporting:
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note why the session breaks off: Ctrl-C, `pytest.exit`, or pytest's own reason."""
-        self.interrupted = shorten(str(excinfo.value)) or "interrupted by the user"
+        by = self.signals.received
+        self.interrupted = shorten(str(excinfo.value)) or ("interrupted by the user" if by is None else f"interrupted by {by}")
 
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write all results and reports, judge the gates, and set the session's exit code; what fails becomes `problem`."""
@@ -206,7 +209,8 @@ class Reporting:
             ended = "internal error"
         run_dir, crashes = self._state.context.run_dir, {**self.put_back, **self.crashes}
         try:
-            run, rows = finish_run(self._config, exit_code=int(exitstatus), interrupted=ended or None, crashes=crashes)
+            code = BROKEN if CANNOT_GO_ON in ended else int(exitstatus)
+            run, rows = finish_run(self._config, exit_code=code, interrupted=ended or None, crashes=crashes)
             with collector(on=False):  # not around the eval's own functions
                 self.summary = self._write_reports(run, rows)
             add_to_junit_file(self._config, run)
@@ -217,7 +221,7 @@ class Reporting:
         except Exception as error:  # whatever breaks here, the journal holds every result and must be named
             self.problem = f"{type(error).__name__}: {any_text(error)}; the results are safe in {run_dir / 'journal'}"
         if self.problem is not None:
-            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            session.exitstatus = BROKEN
 
     def _write_reports(self, run: RunFile, rows: list[Row]) -> str:
         """Write the reports and return the closing lines; if a page fails, note that in `run` and in run.json."""

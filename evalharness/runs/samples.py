@@ -112,7 +112,7 @@ def missing_row(engines: Mapping[str, EngineEntry], evals: Mapping[str, EvalLine
         facts = cases.get(case_id, {})
         return {
             "nodeid": nodeid,
-            "eval": evals[node.path]["name"] if node.path in evals else Path(node.path).stem.removeprefix("test_"),
+            "eval": evals.get(node.path, {}).get("name") or Path(node.path).stem.removeprefix("test_"),
             "test": node.test,
             "case_id": case_id,
             "group": facts.get("group"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.api.errors import BROKEN
 from evalharness.cli import main
 from tests.pytest_plugin.project import HEADER, MODES, PLAIN, Project, Run
 
@@ -227,7 +228,7 @@ class TestGithubSummary:
 
     def test_where_it_cannot_be_written_the_run_says_so(self, project: Project) -> None:
         done = write(project).run_inline(env={"GITHUB_STEP_SUMMARY": str(project.root / "no" / "file")})
-        assert done.exit_code == pytest.ExitCode.INTERNAL_ERROR
+        assert done.exit_code == BROKEN
         assert "(GITHUB_STEP_SUMMARY): No such file or directory" in done.output
 
 

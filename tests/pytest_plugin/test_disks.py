@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from evalharness.api.errors import BROKEN
 from evalharness.cli import main
+from evalharness.runs.journal import read_lines
 from tests.pytest_plugin.killing import generations
 from tests.pytest_plugin.project import MARK, MODES, Project
 
@@ -87,7 +91,7 @@ def test_a_folder_that_turns_read_only_while_running_keeps_the_journal(project: 
     project.write(test_a=CASES + READ_ONLY)
     try:
         run = project.run_inline("--run-id", "r")
-        assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
+        assert run.exit_code == BROKEN
         assert "no report: " in run.output
         assert "Read-only file system" in run.output
         refused = project.run_inline("--resume", "r")
@@ -175,3 +179,34 @@ def test_a_fixture_that_raises_or_kills_twice_is_an_error_of_its_case_alone(proj
     assert run.row("c1")["problem"].startswith("setup: ")
     assert run.exit_code == 10
     assert len(run.facts["problems"]) == 2 * killed
+
+
+GATED = MARK + "@pytest.mark.gate('right >= 1')\ndef test_s(case, generation, score): score(right=1)\n"
+
+
+@pytest.mark.parametrize("num_before", [0, 2, 5, 9, 13])
+@pytest.mark.parametrize(("writer", "number"), [("write", errno.ENOSPC), ("replace", errno.EDQUOT), ("open", errno.EMFILE)])
+def test_from_whichever_write_on_nothing_more_can_be_written_the_run_ends_as_documented(
+    project: Project, monkeypatch: pytest.MonkeyPatch, writer: str, number: int, num_before: int
+) -> None:
+    """Not with pytest's code for an internal error: 10, and 4 where no run could begin. What was written before is kept."""
+    original, left = getattr(os, writer), num_before
+
+    def failing(target: Any, *arguments: Any, **keywords: Any) -> Any:
+        nonlocal left
+        place = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else str(target)
+        left -= "reports" in place
+        if "reports" in place and left < 0:
+            raise OSError(number, os.strerror(number))
+        return original(target, *arguments, **keywords)
+
+    project.write(test_a=GATED)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, writer, failing)
+        run = project.run_inline("--run-id", "r")
+    assert run.exit_code in ((BROKEN, pytest.ExitCode.USAGE_ERROR) if left < 0 else (0,))
+    assert "INTERNALERROR" not in run.output
+    assert "Traceback" not in run.output
+    if run.exit_code == BROKEN:
+        assert os.strerror(number) in run.output
+        assert [line for line in read_lines(run.run_dir) if line.values["kind"] == "collected"]

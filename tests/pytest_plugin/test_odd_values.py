@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.analysis.eval_functions import EvalFunctions, aggregate_rows
+from evalharness.analysis.eval_functions import EvalFunctions, aggregate_rows, table_entries
 from evalharness.api.errors import BROKEN
 from tests.pytest_plugin.project import MARK, MODES, PLAIN, Project, Run, eval_module
 
@@ -146,6 +146,51 @@ class TestAggregates:
     def test_what_is_no_mapping_is_a_problem_of_the_run(self, metrics: object) -> None:
         values, problems = _aggregated(metrics)
         assert (values, len(problems)) == ({}, 1)
+
+
+class TestTables:
+    @pytest.mark.parametrize(
+        "bad", [None, [{"a": 10**5000}], [{1: 2}], [{"a": float("nan")}], [3], 3], ids=["none", "big", "key", "nan", "row", "number"]
+    )
+    def test_one_that_is_none_costs_no_other(self, bad: Any) -> None:
+        functions = EvalFunctions("a", "test_a.py", None, None, None, lambda rows: {"before": [], "bad": bad, "after": [{"a": 1}]}, None)
+        row: Any = {"eval": "a", "test": "t", "engine": "e", "outcome": "pass", "scores": {}}
+        problems: list[str] = []
+        assert [entry["title"] for entry in table_entries([functions], [row], problems)] == ["before", "after"]
+        [problem] = problems
+        assert problem.startswith("test_a.py: tables for t on e ")
+
+
+CHANGES = """
+def change(rows, *more):
+    for row in rows:
+        row["scores"]["right"] = object()
+        row.update(outcome=None, case_id=object())
+        row.clear()
+    return {}
+
+pytestmark = pytest.mark.eval(cases=cases, request=ask, aggregate=change, tables=change, outputs=change)
+
+@pytest.mark.gate("right >= 1")
+def test_s(case, generation, score): score(right=1)
+"""
+
+
+def test_what_an_evals_functions_do_to_their_rows_changes_nothing_else(project: Project) -> None:
+    run = project.write(test_a=eval_module(CHANGES)).run()
+    assert (run.exit_code, run.counts, run.facts["problems"]) == (0, {"pass": 4}, [])
+    assert run.gate("right >= 1")["value"] == 1
+
+
+@pytest.mark.parametrize("field", ["invalid", "group", "tags", "id"])
+def test_a_case_with_an_odd_field_is_named_before_anything_runs(project: Project, field: str) -> None:
+    values = {"id": "'a'", field: "Odd()"}
+    given = ", ".join(f"{name}={value}" for name, value in values.items())
+    marked = f"pytestmark = pytest.mark.eval(cases=lambda d: [Case({given})], request=ask)\ndef test_s(case, generation): pass\n"
+    run = project.write(test_a=eval_module(HEAD + marked)).run()
+    assert run.exit_code == pytest.ExitCode.INTERRUPTED
+    assert "<Odd instance at" in run.output
+    assert run.opened_no_run
 
 
 class TestCommandLine:

@@ -13,7 +13,6 @@ import os
 import shutil
 import tempfile
 import uuid
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 from evalharness.api.checks import excerpt
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, ConfigError, EvalHarnessError
 from evalharness.api.options import ModelLoadConfig
+from evalharness.api.temporary import OwnFolder
 from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, WeightSource, holds_adapter
 from evalharness.backends.openai.client import HttpClient
@@ -58,7 +58,7 @@ class ServerAdapters:
         self.can_load = way is not None
         self._client, self._way, self._base_model, self._listed = client, way or AdapterWay(), base_model, listed
         self._parent = folder
-        self._own_folder: Path | None = None
+        self._own_folder: OwnFolder | None = None
         self._prefix, self._count = f"evalharness-{uuid.uuid4().hex[:8]}", 0
         self._current: _Brought | None = None
         self._left: list[_Brought] = []  # that the server did not take away
@@ -122,7 +122,7 @@ class ServerAdapters:
             with contextlib.suppress(EvalHarnessError):  # a server that is gone has no adapters either
                 self._unload(each, _CLOSING_S)
         if self._own_folder is not None:
-            shutil.rmtree(self._own_folder, ignore_errors=True)
+            self._own_folder.remove()
             self._own_folder = None
 
     def describe(self) -> dict[str, Any]:
@@ -165,12 +165,11 @@ class ServerAdapters:
     def _folder(self) -> Path:
         if self._own_folder is None:
             try:
-                self._own_folder = Path(tempfile.mkdtemp(prefix="evalharness-adapters-", dir=self._parent))
-                weakref.finalize(self, shutil.rmtree, self._own_folder, ignore_errors=True)  # of a script that closes nothing
-                self._own_folder.chmod(0o755)  # the server may run as another user
+                self._own_folder = OwnFolder("adapters", self._parent)
+                self._own_folder.path.chmod(0o755)  # the server may run as another user
             except OSError as error:
                 raise ConfigError(f"copies of adapters cannot be put into {self._parent or tempfile.gettempdir()}: {error}") from error
-        return self._own_folder
+        return self._own_folder.path
 
     def _load(self, brought: _Brought, path: Path) -> None:
         assert self._way.load is not None
@@ -184,7 +183,7 @@ class ServerAdapters:
     def _refusal(self, path: Path, told: str) -> CheckpointError:
         hint = f"; {self._way.hint}" if self._way.hint else ""
         where = "" if self._parent is not None else " (a server on another machine: give a folder that both see with --adapter-dir)"
-        return CheckpointError(f"the server did not take adapter {path}: {told}{hint} Does it see {self._own_folder}{where}?")
+        return CheckpointError(f"the server did not take adapter {path}: {told}{hint} Does it see {self._folder()}{where}?")
 
     def _take_off(self) -> None:
         before = self._current

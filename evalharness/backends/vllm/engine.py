@@ -7,16 +7,15 @@ import gc
 import json
 import logging
 import os
-import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from evalharness.api.checks import excerpt
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, RequestError
+from evalharness.api.temporary import OwnFolder
 from evalharness.backends.vllm._internals import check_room, render, result_queue, uses_v2_runner, validate_structure
 from evalharness.backends.vllm.processes import ChildProcesses, children_prepared, interrupts_get_through
 from evalharness.backends.vllm.sampling import validation_errors
@@ -55,8 +54,8 @@ class EngineLog:
     """The errors of one engine and all its processes; a logging configuration of the user's own is left alone."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="evalharness-vllm-")
-        self._errors_path = Path(self._folder.name) / "errors.jsonl"
+        self._folder = OwnFolder("vllm")
+        self._errors_path = self._folder.path / "errors.jsonl"
         self._handler = ErrorFileHandler(str(self._errors_path))
         self._num_seen = 0
 
@@ -66,7 +65,7 @@ class EngineLog:
         if CONFIG_VARIABLE in os.environ or os.environ.get("VLLM_CONFIGURE_LOGGING") == "0":
             yield
             return
-        config_path = Path(self._folder.name) / "logging.json"
+        config_path = self._folder.path / "logging.json"
         config_path.write_text(json.dumps(_logging_config(str(self._errors_path))), encoding="utf-8")
         os.environ[CONFIG_VARIABLE] = str(config_path)  # for spawned processes, and releases that configure again at start
         logging.getLogger("vllm").addHandler(self._handler)  # for forked ones
@@ -87,7 +86,7 @@ class EngineLog:
     def close(self) -> None:
         """Remove the file; may be called twice."""
         logging.getLogger("vllm").removeHandler(self._handler)
-        self._folder.cleanup()
+        self._folder.remove()
 
 
 def _logging_config(errors_path: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError
 from evalharness.api.options import ModelLoadConfig
+from evalharness.api.temporary import OwnFolder
 from evalharness.backends.base import WeightReport
 from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, WeightSource, merged_weights, pair_tensors, refuse_unmatched
 from evalharness.backends.vllm.engine import VllmEngine
@@ -198,15 +198,15 @@ class _GivenFile:
         if before is not None and not before.names <= set(whole):
             whole = {**load_file(before.path), **whole}
         self.names: set[str] = set(whole)
-        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=_room_for(whole.values()))
+        self._folder = OwnFolder("weights", _room_for(whole.values()))
         self._file: Any = None
         try:
-            self.path: str = str(Path(self._folder.name) / "given.safetensors")
+            self.path: str = str(self._folder.path / "given.safetensors")
             save_file(whole, self.path)
             if _HANDLES.is_dir():
                 self._file = open(self.path, "rb")  # noqa: SIM115 (closed by `remove`)
                 self.path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
-                self._folder.cleanup()
+                self._folder.remove()
         except BaseException:
             self.remove()
             raise
@@ -215,7 +215,7 @@ class _GivenFile:
         """Give the memory or the disk's space back; may be called twice."""
         if self._file is not None:
             self._file.close()
-        self._folder.cleanup()
+        self._folder.remove()
 
 
 def _room_for(tensors: Any) -> Path | None:

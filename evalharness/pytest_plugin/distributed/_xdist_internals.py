@@ -1,4 +1,4 @@
-"""The parts of xdist used beyond its documented hooks: a worker's queue of tests, commands, messages, and why a session ends.
+"""The parts of xdist used beyond its documented hooks: starts of workers, their tests, commands, messages, and why a session ends.
 
 In a worker, xdist is a plugin without a name. It is imported only where it runs. `tests/pytest_plugin/distributed/test_xdist_internals.py`
 fails if a release drops a part.
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 _END_OF_QUEUE = object()
+_MAX_STARTS = 4
 
 
 def _interactor(config: pytest.Config) -> Any:
@@ -66,6 +67,32 @@ def stop_reason(config: pytest.Config) -> str | None:
     """Return why the controller ends the session: -x, --maxfail, Ctrl-C or `pytest.exit` in a worker; None if it does not."""
     reason = getattr(config.pluginmanager.get_plugin("dsession"), "shouldstop", False)
     return str(reason) if reason else None
+
+
+def start_again_what_dies_starting(config: pytest.Config, on_death: Callable[[str], None]) -> None:
+    """Have a worker that dies while it starts be started again, a few times; `on_death` is told of each. Call it before the first start.
+
+    xdist replaces workers that have started; before, their end is an error that ends the session.
+    """
+    from execnet import HostNotFound, RemoteError
+
+    manager = getattr(config.pluginmanager.get_plugin("dsession"), "nodemanager")  # noqa: B009  # as types know no dsession
+    start = manager.setup_node
+
+    def setup_node(spec: Any, putevent: Any) -> Any:
+        for num_left in reversed(range(_MAX_STARTS)):
+            try:
+                return start(spec, putevent)
+            except (EOFError, OSError, HostNotFound, RemoteError) as error:
+                if not num_left:
+                    raise pytest.UsageError(
+                        f"no worker can be started: {_MAX_STARTS} died while they started, the last with {error!r}"
+                    ) from error
+                on_death(f"a worker ({spec}) died while it started: {type(error).__name__}; another one is started")
+                spec.id = None  # that of the dead one stays taken
+        raise AssertionError("unreachable")
+
+    manager.setup_node = setup_node
 
 
 def process_id(node: Any) -> int:

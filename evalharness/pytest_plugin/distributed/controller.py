@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from evalharness.api.errors import EvalHarnessError, RecordError
+from evalharness.api.redaction import redactor
+from evalharness.api.temporary import OwnFolder
 from evalharness.hardware.devices import MASK
-from evalharness.pytest_plugin.distributed._xdist_internals import process_id, stop_reason
+from evalharness.pytest_plugin.distributed._xdist_internals import process_id, start_again_what_dies_starting, stop_reason
 from evalharness.pytest_plugin.distributed.crashes import Crashes
 from evalharness.pytest_plugin.distributed.gpus import give_cards_to_workers, refuse_unplanned
 from evalharness.pytest_plugin.distributed.heartbeat import Watch, WatchedWorker
@@ -34,13 +35,26 @@ class Controller:
         self._crashes: Crashes | None = None
         self._scheduler: DeferredScheduler | None = None
         self._watch: Watch | None = None
-        self._signs: TemporaryDirectory[str] | None = None
+        self._problems_at_start: list[str] = []
+        """Of workers that died before there was a run."""
+        self._signs: OwnFolder | None = None
         """The folder of workers' signs of life: on this machine, whatever file system has the reports."""
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[Any]) -> None:
-        """Give each worker its GPUs."""
+        """Give each worker its GPUs, and replace those that die before they have begun."""
         give_cards_to_workers(config, specs)
+        start_again_what_dies_starting(config, self._died_starting)
+
+    def _died_starting(self, problem: str) -> None:
+        self._problems_at_start.append(problem)
+        if self._state.has_started_run:
+            self._note_problems_at_start()
+
+    def _note_problems_at_start(self) -> None:
+        for problem in self._problems_at_start:
+            self._state.context.journal.write("problem", {"problem": problem})
+        self._problems_at_start.clear()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -62,8 +76,8 @@ class Controller:
 
     def _signs_of(self, node: Any) -> Path:
         if self._signs is None:
-            self._signs = TemporaryDirectory(prefix="evalharness-signs-")
-        return Path(self._signs.name) / node.gateway.id
+            self._signs = OwnFolder("signs")
+        return self._signs.path / node.gateway.id
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> DeferredScheduler | None:
@@ -104,17 +118,20 @@ class Controller:
         if self._watch is not None:
             self._watch.remove(node.gateway.id)
         died = error is not None and not hasattr(node, "workeroutput")
-        if died and self._crashes is not None and self._state.has_started_run:
-            assert self._scheduler is not None
-            if not self._scheduler.has_work(node):
-                self._crashes.died_without_work(node.gateway.id)
+        if not died or self._crashes is None:
+            return
+        assert self._scheduler is not None
+        if not self._state.has_started_run:
+            self._problems_at_start.append(f"worker {node.gateway.id} died before any had collected its tests; another one takes its place")
+        elif not self._scheduler.has_work(node):
+            self._crashes.died_without_work(node.gateway.id)
 
     def pytest_unconfigure(self) -> None:
         """Stop watching."""
         if self._watch is not None:
             self._watch.stop()
         if self._signs is not None:
-            self._signs.cleanup()
+            self._signs.remove()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Note that a worker begins a test."""
@@ -154,7 +171,7 @@ class Controller:
             try:
                 state.context.resumed.check_collected(ids)
             except EvalHarnessError as error:
-                raise pytest.UsageError(str(error)) from error
+                raise pytest.UsageError(redactor().text(str(error))) from error
         if state.has_started_run or not plan.units:
             return
         if config.getoption("dist") != "load":
@@ -162,10 +179,12 @@ class Controller:
                 f"--dist {config.getoption('dist')} cannot run evals: they are handed out in work units; leave --dist out, -n alone does it"
             )
         refuse_unplanned(config, state.context.run, state.context.num_workers)
+        config.stash[REPORTING].signals.take()
         try:
             start_run(state)
+            self._note_problems_at_start()
         except RecordError as error:
-            raise pytest.UsageError(str(error)) from error
+            raise pytest.UsageError(redactor().text(str(error))) from error
         config.stash[REPORTING].progress = Progress(config, state.execution)
         if self._watch is not None:
             self._watch.start()

@@ -135,6 +135,23 @@ class TestCtrlC:
         assert run.facts["problems"] == [], "workers that are interrupted have not died"
         assert set(run.counts) == {"pass", "skip"}
 
+    @pytest.mark.parametrize("whom", ["controller", "group"])
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["term", "hup"])
+    @pytest.mark.parametrize("mode", MODES[::2])
+    def test_other_signals_that_end_a_process_do_so_with_everything_written(
+        self, project: Project, mode: str, number: signal.Signals, whom: str
+    ) -> None:
+        with started(project, mode) as process:
+            (os.killpg if whom == "group" else os.kill)(process.pid, number)
+            run = project.wait(process)
+            wait_until(lambda: process_group(process.pid) == [])
+        assert run.exit_code == pytest.ExitCode.INTERRUPTED
+        assert len(run.rows) == 200
+        assert run.counts["pass"] >= 1
+        assert run.facts["interrupted"] == f"interrupted by {number.name}"
+        assert (run.run_dir / "report.md").exists()
+        assert "INTERNALERROR" not in run.output
+
     @pytest.mark.parametrize("mode", MODES[::2])
     def test_twice_ends_at_once_and_keeps_the_journal(self, project: Project, mode: str) -> None:
         with started(project, mode) as process:
@@ -181,7 +198,7 @@ class TestDisk:
     def test_a_disk_too_small_for_the_reports_keeps_the_journal(self, project: Project, small_disk: Path, mode: str) -> None:
         project.write(test_a=MARK.replace("range(4)", "range(40)") + "def test_s(case, generation): pass\n")
         run = project.run("--model", project.script({"text": "z" * 300}), "--report-dir", str(small_disk), "--run-id", "r", mode=mode)
-        assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
+        assert run.exit_code == BROKEN
         assert re.search("no report: .* cannot be written: No space left on device", run.output)
         assert sum(line.values["kind"] == "row" for line in read_lines(small_disk / "r")) == 40
 
@@ -213,7 +230,7 @@ def test_s(case, generation, pytestconfig):
     (pytestconfig.stash[STATE].context.run_dir / "report.md").mkdir(exist_ok=True)
 """
         run = project.write(test_a=MARK + test).run_inline()
-        assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
+        assert run.exit_code == BROKEN
         assert re.search(r"no report: .*report\.md", run.output)
         assert len(run.rows) == 4
 
@@ -224,7 +241,7 @@ def test_what_went_wrong_with_the_report_cannot_steer_the_terminal(project: Proj
 
     monkeypatch.setattr("evalharness.pytest_plugin.finish.read_records", read_records)
     run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run_inline()
-    assert run.exit_code == pytest.ExitCode.INTERNAL_ERROR
+    assert run.exit_code == BROKEN
     assert "no report: ValueError: \\x1b[2J\\nforged line; the results are safe in " in run.output
     assert "\x1b" not in run.output
 
@@ -309,3 +326,60 @@ FakeBackend._complete, FakeBackend.close = noted, close
         run = project.write(conftest=self.CONFTEST.replace("PATIENCE", "60"), test_a=self.TEST).run("-x", "-s", apart=True)
         assert run.facts["problems"] == []
         assert "closed with []" in run.output
+
+
+KILLED_AT_START = """
+import os, signal, sys, threading, time
+
+def die():
+    try:
+        os.unlink({marker!r})
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def die_later():
+    while "execnet.gateway_base" not in sys.modules:
+        time.sleep(0.001)
+    die()
+
+if any("stdin.readline" in argument for argument in sys.orig_argv):
+    {how}
+"""
+
+
+@pytest.mark.parametrize("how", ["die()", "threading.Thread(target=die_later, daemon=True).start()"], ids=["at once", "a moment later"])
+@pytest.mark.slow
+def test_a_worker_killed_while_it_starts_is_replaced(project: Project, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    (project.root / "site").mkdir()
+    (project.root / "marker").touch()
+    source = KILLED_AT_START.format(marker=str(project.root / "marker"), how=how)
+    (project.root / "site" / "sitecustomize.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", f"{project.root / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    run = project.write(test_a=MARK + "def test_s(case, generation): pass\n").run(mode="n2")
+    assert not (project.root / "marker").exists(), "a worker was to be killed"
+    assert "INTERNALERROR" not in run.output
+    assert run.counts == {"pass": 4}
+    assert run.exit_code == BROKEN, "every death is a problem of the run"
+    [problem] = run.facts["problems"]
+    assert "while it started" in problem
+
+
+@pytest.mark.slow
+def test_a_worker_killed_before_the_run_begins_is_replaced_and_a_problem_of_the_run(project: Project) -> None:
+    kill = """
+import os, signal
+
+def pytest_collection_modifyitems():
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        try:
+            os.unlink("marker")
+        except FileNotFoundError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    (project.root / "marker").touch()
+    run = project.write(test_a=MARK + "def test_s(case, generation): pass\n", conftest=kill).run(mode="n2")
+    assert (run.counts, run.exit_code) == ({"pass": 4}, BROKEN)
+    [problem] = run.facts["problems"]
+    assert re.fullmatch(r"worker gw\d died .*", problem)

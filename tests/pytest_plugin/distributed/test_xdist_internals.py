@@ -20,6 +20,7 @@ PARTS = [
     ("xdist.remote", "WorkerInteractor.handle_command"),
     ("xdist.remote", "WorkerInteractor.sendevent"),
     ("xdist.scheduler", "LoadScheduling"),
+    ("xdist.workermanage", "NodeManager.setup_node"),
     ("xdist.workermanage", "WorkerController.send_runtest_some"),
     ("xdist.workermanage", "WorkerController.sendcommand"),
     ("xdist.workermanage", "WorkerController.shutting_down"),
@@ -97,3 +98,46 @@ def test_the_controller_says_why_it_ends_a_session_and_knows_a_workers_process()
         assert internals.stop_reason(config) == expected
     assert hasattr(Gateway, "_rinfo"), lacks("gateway that names its process (execnet's Gateway._rinfo)")
     assert internals.process_id(SimpleNamespace(gateway=SimpleNamespace(_rinfo=lambda: SimpleNamespace(pid=7)))) == 7
+
+
+class Starting:
+    """A node manager whose first workers die while they start."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.ids: list[str | None] = []
+
+    def setup_node(self, spec: Any, putevent: Any) -> str:
+        self.ids.append(spec.id)
+        spec.id = spec.id or f"gw{len(self.ids)}"
+        if self.errors:
+            raise self.errors.pop(0)
+        return "node"
+
+
+def starting(*errors: Exception) -> tuple[Starting, list[str]]:
+    manager, deaths = Starting(*errors), []
+    config: Any = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda name: SimpleNamespace(nodemanager=manager)))
+    internals.start_again_what_dies_starting(config, deaths.append)
+    return manager, deaths
+
+
+@pytest.mark.parametrize("error", [EOFError("couldn't load message header"), BrokenPipeError(), OSError("cannot send")], ids=repr)
+def test_a_worker_that_dies_while_it_starts_is_started_again_under_another_id(error: Exception) -> None:
+    manager, deaths = starting(error, error)
+    assert manager.setup_node(SimpleNamespace(id="gw7"), None) == "node"
+    assert manager.ids == ["gw7", None, None]
+    assert len(deaths) == 2
+
+
+def test_workers_that_all_die_while_they_start_end_the_session_with_a_reason() -> None:
+    manager, deaths = starting(*[EOFError()] * 9)
+    with pytest.raises(pytest.UsageError, match="no worker can be started: 4 died while they started, the last with EOFError"):
+        manager.setup_node(SimpleNamespace(id=None), None)
+    assert len(deaths) == 3
+
+
+def test_another_error_at_a_start_is_left_alone() -> None:
+    manager, _ = starting(ValueError("a hook is broken"))
+    with pytest.raises(ValueError, match="a hook is broken"):
+        manager.setup_node(SimpleNamespace(id=None), None)
