@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import CheckpointError, nearest_folder
+from evalharness.checkpoints.adapter_targets import Targets, check_targets
 from evalharness.checkpoints.identity import fingerprint_adapter
-from evalharness.checkpoints.weights import ADAPTER_WEIGHTS, read_head, read_json, tensors_of
+from evalharness.checkpoints.weights import ADAPTER_WEIGHTS, find_weights, read_head, read_json, same_tensor, tensor_blocks, tensors_of
 
 MERGE = "merge it into its base (peft's merge_and_unload) and give that folder"
 # Each changes the sum above, or what is adapted.
@@ -143,6 +143,7 @@ def read_adapter(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]) -> Ad
     Raises `CheckpointError` where any of its weights would be ignored or does not fit.
     """
     settings = read_settings(folder)
+    targets = Targets(settings, folder)
     path = folder / ADAPTER_WEIGHTS
     if not path.is_file():
         is_pickled = (folder / "adapter_model.bin").is_file()
@@ -158,8 +159,10 @@ def read_adapter(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]) -> Ad
     counts = Counter([*(weight.base_name for weight in weights), *replaced])
     if twice := next((name for name, count in counts.items() if count > 1), None):
         raise CheckpointError(f"{path} adapts {twice!r} twice, under different names; copy it again")
-    _check_targets(settings, pairs, whole, base_shapes, path)
-    return Adapter(folder, weights, replaced, fingerprint_adapter(folder), tuple(_oddities(folder, weights, replaced)), settings)
+    adapted = {module.removeprefix(_PREFIX): weight.base_name for module, weight in zip(sorted(pairs), weights, strict=True)}
+    bare = {name.removeprefix(_PREFIX): base for base, name in replaced.items()}
+    odd = (*check_targets(targets, adapted, bare, base_shapes, path), *_oddities(folder, weights, replaced))
+    return Adapter(folder, weights, replaced, fingerprint_adapter(folder), odd, settings)
 
 
 def shapes_of(head: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -255,24 +258,32 @@ def _fitting(
     return names[0]
 
 
-def _check_targets(settings: Mapping[str, Any], pairs: Iterable[str], whole: Iterable[str], base_shapes: Iterable[str], path: Path) -> None:
-    """Raise for a kind of module that the settings name and the base has, but that no weight of the adapter adapts."""
-    adapted = {module.rpartition(".")[2] for module in pairs}
-    saved = {part for name in whole for part in name.split(".")}
-    in_base = {name.removesuffix(".weight").rpartition(".")[2] for name in base_shapes}
-    for key, present in (("target_modules", adapted), ("modules_to_save", saved)):
-        named = settings.get(key)
-        if isinstance(named, list):  # else a pattern, or a word such as all-linear
-            missing = sorted(name for name in named if name in in_base and name not in present)
-            if missing:
-                raise CheckpointError(
-                    f"{key} of adapter {path.parent} names {missing[0]!r}, but {path.name} has no weights for it; copy it again"
-                )
+def replaces_nothing(adapter: Adapter, base: Path) -> bool:
+    """Return whether the adapter adds nothing, and the weights that it has in place of its base's equal them, byte for byte."""
+    heads = [(base / name, head) for name, head in find_weights(base, allow_pickle=True).heads.items()]
+    theirs = {name: (file, head[name]) for file, head in heads for name in tensors_of(head)}
+    path = adapter.path / ADAPTER_WEIGHTS
+    ours = read_head(path)
+    return not _adds_anything(adapter.path, adapter.weights) and all(
+        same_tensor((path, ours[own]), theirs[name]) for name, own in adapter.replaced.items()
+    )
+
+
+def _adds_anything(folder: Path, weights: Iterable[LoraWeight]) -> bool:
+    path = folder / ADAPTER_WEIGHTS
+    head = read_head(path)
+    return any(_any_set(path, head[weight.a]) and _any_set(path, head[weight.b]) for weight in weights)
+
+
+def _any_set(path: Path, tensor: Mapping[str, Any]) -> bool:
+    """Return whether any value of a tensor differs from zero."""
+    # 0x80 ends a zero with a sign
+    return any(block.count(0) + block.count(0x80) != len(block) for block in tensor_blocks(path, tensor))
 
 
 def _oddities(folder: Path, weights: Sequence[LoraWeight], replaced: Mapping[str, str]) -> Iterable[str]:
-    if weights and not replaced and not _any_set(folder / ADAPTER_WEIGHTS, {weight.b for weight in weights}):
-        yield f"every B of adapter {folder} is zero, so it changes nothing: was it saved before it was trained?"
+    if not replaced and not _adds_anything(folder, weights):
+        yield f"adapter {folder} changes nothing: every A or every B is zero; was it saved before it was trained?"
     least, most = _USUAL_SCALING
     odd = next((weight for weight in weights if not least <= weight.scaling <= most), None)
     if odd is not None:
@@ -280,16 +291,3 @@ def _oddities(folder: Path, weights: Sequence[LoraWeight], replaced: Mapping[str
             f"adapter {folder} is scaled by {odd.scaling:g} (lora_alpha over r), which is unusual; "
             "compare adapter_config.json with the training settings"
         )
-
-
-def _any_set(path: Path, names: set[str]) -> bool:
-    """Return whether any value of these tensors differs from zero."""
-    tensors = tensors_of(read_head(path))
-    with path.open("rb") as file:
-        start = 8 + struct.unpack("<Q", file.read(8))[0]
-        for begin, end in (tensors[name]["data_offsets"] for name in sorted(names)):
-            file.seek(start + begin)
-            data = file.read(end - begin)
-            if data.count(0) + data.count(0x80) != len(data):  # 0x80 ends a zero with a sign
-                return True
-    return False

@@ -10,7 +10,7 @@ from typing import Any
 
 from evalharness.api.checks import excerpt
 from evalharness.api.errors import CheckpointError
-from evalharness.checkpoints.file_hashes import hash_files
+from evalharness.checkpoints.file_hashes import FileState, hash_files
 from evalharness.checkpoints.gguf import gguf_file_of
 from evalharness.checkpoints.identity import TEMPLATES, files_read
 from evalharness.checkpoints.tying import are_equal, doubled_heads
@@ -35,7 +35,7 @@ class LoadedFolder:
     path: Path
     config: Mapping[str, Any]
     companions: Mapping[str, Any]
-    stamps: tuple[tuple[Any, ...], ...]
+    stamps: tuple[tuple[str, FileState], ...]
     shapes: Mapping[str, tuple[int, ...]] | None
     packed: Mapping[str, str] = field(default_factory=dict)
     heads: frozenset[str] = frozenset()
@@ -68,9 +68,8 @@ class LoadedFolder:
         return self.shapes if self.shapes is not None else base_shapes(self.path)
 
 
-def _stamps(folder: Path) -> tuple[tuple[Any, ...], ...]:
-    states = [(name, (folder / name).stat()) for name in find_weights(folder, allow_pickle=True).files]
-    return tuple((name, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino) for name, state in states)
+def _stamps(folder: Path) -> tuple[tuple[str, FileState], ...]:
+    return tuple((name, FileState.at(folder / name)) for name in find_weights(folder, allow_pickle=True).files)
 
 
 def loading_difference(running: LoadedFolder, other: Path) -> str | None:

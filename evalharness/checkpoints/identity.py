@@ -9,10 +9,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from evalharness.api.errors import CheckpointError
 from evalharness.checkpoints.file_hashes import FileState, hash_files
 from evalharness.checkpoints.gguf import gguf_file_of
 from evalharness.checkpoints.weights import ADAPTER_WEIGHTS, find_weights, read_json
@@ -26,6 +28,7 @@ REMOTE_CODE_FILES = (
     "video_preprocessor_config.json",
 )
 TEMPLATES = "additional_chat_templates"
+_TOKENIZERS = "*tokenizer*/*"  # processors with several keep the others in folders inside
 # What transformers and vLLM read of a folder without code of its own: settings, templates, and the vocabularies of all their tokenizers.
 # All safetensors, too: without an index, vLLM loads what it finds.
 _READ = frozenset(
@@ -63,13 +66,24 @@ def fingerprint_of(path: Path) -> str:
 
     Raises `CheckpointError` for one that cannot be read, or is written to meanwhile.
     """
-    return fingerprint_adapter(path) if _is_adapter(path) else _of_files(_files_of(path))
+    with _our_errors():
+        return fingerprint_adapter(path) if _is_adapter(path) else _of_files(_files_of(path))
 
 
 def stamp_of(*paths: Path) -> str:
     """Return what the file system says of the same files, in one hash: while it stays the same, so does the fingerprint."""
-    files = {name: file for number, path in enumerate(paths) for name, file in _files_of(path, prefix=f"{number}:").items()}
-    return _of({name: list(FileState.at(file)) for name, file in files.items()})
+    with _our_errors():
+        files = {name: file for number, path in enumerate(paths) for name, file in _files_of(path, prefix=f"{number}:").items()}
+        return _of({name: list(FileState.at(file)) for name, file in files.items()})
+
+
+@contextmanager
+def _our_errors() -> Iterator[None]:
+    """Turn errors of files that went away meanwhile, or may not be read, into `CheckpointError`."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def _files_of(path: Path, prefix: str = "") -> dict[str, Path]:
@@ -111,7 +125,7 @@ def files_read(folder: Path) -> tuple[str, ...]:
     """
     if any((read_json(folder / name) or {}).get("auto_map") for name in REMOTE_CODE_FILES):
         return tuple(sorted(_all_files(folder, "", frozenset())))
-    files = [*folder.iterdir(), *(folder / TEMPLATES).glob("*.jinja")]
+    files = [*folder.iterdir(), *(folder / TEMPLATES).glob("*.jinja"), *folder.glob(_TOKENIZERS)]
     names = [file.relative_to(folder).as_posix() for file in files if file.suffix in _READ and file.is_file()]
     weights = find_weights(folder, allow_pickle=True).files
     return tuple(sorted({*weights, *(name for name in names if not _is_left(name, _LEFT_FILES))}))

@@ -18,7 +18,7 @@ from typing import Any
 from evalharness.api.checks import is_folder
 from evalharness.api.errors import CheckpointError, did_you_mean, nearest_folder
 from evalharness.api.options import Variant
-from evalharness.checkpoints.adapter import Adapter, find_base, is_adapter, read_adapter
+from evalharness.checkpoints.adapter import Adapter, find_base, is_adapter, read_adapter, replaces_nothing
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.identity import REMOTE_CODE_FILES, fingerprint_adapted, fingerprint_of, stamp_of
 from evalharness.checkpoints.weights import base_shapes, find_weights, read_json
@@ -126,6 +126,10 @@ def inspect_checkpoint(
         base_path = find_base(folder, base_model, root or Path.cwd())
         base = inspect_checkpoint(base_path, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
         adapter = read_adapter(folder, base_shapes(base_path))
+        if adapter.replaced and replaces_nothing(adapter, base_path):
+            adapter = replace(
+                adapter, notices=(*adapter.notices, f"adapter {folder} changes nothing: all of its weights are its base's own")
+            )
         _check_same_tokenizer(folder, base_path)
         return replace(base, path=folder, base=base, adapter=adapter)
     config = _read_config(folder)

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evalharness.checkpoints.weights import find_weights, tensors_of
+from evalharness.checkpoints.weights import find_weights, same_tensor, tensors_of
 
-_BLOCK_BYTES = 1 << 20
 _EMBEDDINGS = ("embed", "wte")  # in the names of embeddings, where config.json gives no size of the vocabulary
 
 
@@ -44,16 +43,5 @@ def _values(config: Mapping[str, Any], key: str) -> Iterator[Any]:
 def are_equal(folder: Path, names: frozenset[str]) -> bool:
     """Return whether tensors of a checkpoint are the same, byte for byte."""
     heads = find_weights(folder, allow_pickle=False).heads
-    first, *others = [(folder / file, head, name) for file, head in heads.items() for name in tensors_of(head) if name in names]
-    return all(one == two for other in others for one, two in itertools.zip_longest(_blocks(*first), _blocks(*other)))
-
-
-def _blocks(path: Path, head: Mapping[str, Any], name: str) -> Iterator[bytes]:
-    """Yield a tensor's type, then its bytes."""
-    yield str(head[name]["dtype"]).encode()
-    with path.open("rb") as file:
-        start = 8 + int.from_bytes(file.read(8), "little")
-        begin, end = head[name]["data_offsets"]
-        file.seek(start + begin)
-        for place in range(begin, end, _BLOCK_BYTES):
-            yield file.read(min(_BLOCK_BYTES, end - place))
+    first, *others = [(folder / file, head[name]) for file, head in heads.items() for name in tensors_of(head) if name in names]
+    return all(same_tensor(first, other) for other in others)

@@ -5,9 +5,10 @@ Reads the heads of safetensors files (8 bytes of length, then JSON), never a who
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from evalharness.api.errors import CheckpointError
 
 MAX_HEAD_BYTES = 100_000_000  # the format's own limit
+_BLOCK_BYTES = 1 << 20
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 # Pickles that lie beside weights and are none.
@@ -136,6 +138,23 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def tensors_of(head: Mapping[str, Any]) -> dict[str, Any]:
     """Return {name: type, shape and place} of a head's tensors."""
     return {name: tensor for name, tensor in head.items() if name != "__metadata__"}
+
+
+def tensor_blocks(path: Path, tensor: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the bytes of a tensor, which the head of its file describes, in blocks of at most 1 MiB."""
+    with path.open("rb") as file:
+        start = 8 + struct.unpack("<Q", file.read(8))[0]
+        begin, end = tensor["data_offsets"]
+        file.seek(start + begin)
+        for place in range(begin, end, _BLOCK_BYTES):
+            yield file.read(min(_BLOCK_BYTES, end - place))
+
+
+def same_tensor(one: tuple[Path, Mapping[str, Any]], other: tuple[Path, Mapping[str, Any]]) -> bool:
+    """Return whether two tensors, each in its file, are of one type and equal, byte for byte."""
+    if one[1]["dtype"] != other[1]["dtype"]:
+        return False
+    return all(ours == theirs for ours, theirs in itertools.zip_longest(tensor_blocks(*one), tensor_blocks(*other)))
 
 
 def base_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

@@ -26,6 +26,7 @@ from evalharness.config.options import DECODING, cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
 from evalharness.pytest_plugin.execution.units import misread
+from evalharness.runs.records import collector
 
 
 class CasesNotLoaded(Exception):
@@ -47,7 +48,7 @@ def load_cases(
         raise ConfigError(f"{where}: {error}; `cases` is called with one argument, the data folder or None") from None
     except ValueError:
         pass  # some builtins have no signature
-    with _noting_warnings() as warned:
+    with _noting_warnings() as warned, collector(on=True):  # while tests are made it is off, but this may read gigabytes
         try:
             loaded = load(data_dir)
         except SystemExit as error:  # would end pytest at once, maybe with a green exit code

@@ -31,7 +31,7 @@ from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Pro
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
-from evalharness.runs.records import collector_paused
+from evalharness.runs.records import collector
 
 
 class RunningTests:
@@ -230,9 +230,9 @@ def _given(config: pytest.Config) -> Any:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Collect without rounds of the garbage collector: each would look at all tests and cases so far, which stay."""
-    with collector_paused():
+def pytest_pycollect_makeitem() -> Generator[None, object, object]:
+    """Make tests without rounds of the garbage collector: each would look at all tests and cases so far, which stay."""
+    with collector(on=False):
         return (yield)
 
 

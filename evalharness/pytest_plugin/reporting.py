@@ -26,7 +26,7 @@ from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
 from evalharness.pytest_plugin.signals import EndSignals
 from evalharness.report.text import duration_text, terminal_text
-from evalharness.runs.records import collector_paused
+from evalharness.runs.records import collector
 from evalharness.runs.schema import Row, RunFile
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Reporting:
         try:
             code = BROKEN if CANNOT_GO_ON in ended else int(exitstatus)
             run, rows = finish_run(self._config, exit_code=code, interrupted=ended or None, crashes=crashes)
-            with collector_paused():  # not around the eval's own functions
+            with collector(on=False):  # not around the eval's own functions
                 self.summary = self._write_reports(run, rows)
             add_to_junit_file(self._config, run)
             self.summary += _renewed_index(run_dir.parent)

@@ -179,7 +179,7 @@ class RunRecords:
 def read_records(run_dir: Path) -> RunRecords:
     """Return the content of all journals, read once, line by line. Raises `RecordError` for a broken line."""
     reader = _Reader()
-    with collector_paused():
+    with collector(on=False):
         for line in read_lines(run_dir):
             reader.add(line)
     return reader.records
@@ -195,15 +195,14 @@ def read_case(journal: Path, engine: str, eval_name: str, case_id: str) -> CaseR
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector, which would walk the growing data again and again: rows and their tables hold no cycles."""
+def collector(*, on: bool) -> Iterator[None]:
+    """Let the garbage collector run or not. Off, it does not walk growing data again and again: rows, tables and tests hold no cycles."""
     was_on = gc.isenabled()
-    gc.disable()
+    (gc.enable if on else gc.disable)()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        (gc.enable if was_on else gc.disable)()
 
 
 class _SharedKeys:

@@ -1,4 +1,4 @@
-"""Calls written as JSON: hermes, mistral, fenced, llama, bare."""
+"""Calls written as JSON: behind marks (hermes and others), behind names (mistral, DeepSeek, Kimi, gpt-oss, Gemma), fenced, llama, bare."""
 
 from __future__ import annotations
 
@@ -22,7 +22,40 @@ _FENCE = re.compile(r"```[^\S\n]*([A-Za-z_+-]*)[^\S\n]*\n?")
 _CALL_START = re.compile(r'\{\s*"(?:type|id|index|' + "|".join((*_NAMES, *_ARGUMENTS)) + r')"\s*:')
 _LOOKS_LIKE_CALL = re.compile(r'"(?:name|tool|tool_name)"\s*:')
 _MARK = "[TOOL_CALLS]"
-_HERMES = re.compile(r"</?tool_call>")
+_HERMES = re.compile(r"(?P<open><tool_call>)|</tool_call>")
+_TAGGED = re.compile(  # Granite, Granite 20B, Jamba and Hunyuan, Phi-4-mini, InternLM, LongCat, Command, GigaChat
+    r"(?P<open><\|tool_call\|>|<function_call>|<tool_calls>|\bfunctools(?=\[)|<\|action_start\|>\s{0,64}<\|plugin\|>"
+    r"|<longcat_tool_call>|<\|START_ACTION\|>|function call<\|role_sep\|>)"
+    r"|</function_call>|</tool_calls>|<\|action_end\|>|</longcat_tool_call>|<\|END_ACTION\|>"
+)
+# A name, then its arguments: how a call begins and what may stand behind it.
+_DEEPSEEK = (
+    re.compile(
+        r"(?:<｜tool▁calls▁begin｜>\s{0,64})?<｜tool▁call▁begin｜>"
+        r"(?:[^<>\n]{0,64}<｜tool▁sep｜>([^<>\n]{1,256})\n```json\s|([^<>\n]{1,256})<｜tool▁sep｜>)"
+    ),
+    re.compile(r"\s*(?:```\s*)?(?:<｜tool▁call▁end｜>\s*)?(?:<｜tool▁calls▁end｜>)?"),
+)
+_KIMI = (
+    re.compile(
+        r"(?:<\|tool_calls_section_begin\|>\s{0,64})?<\|tool_call_begin\|>\s{0,64}(?:functions\.)?([^\s<>:]{1,256})(?::[0-9]{1,9})?\s{0,64}"
+        r"<\|tool_call_argument_begin\|>"
+    ),
+    re.compile(r"\s*(?:<\|tool_call_end\|>\s*)?(?:<\|tool_calls_section_end\|>)?"),
+)
+_HARMONY = (
+    re.compile(
+        r"(?:(?:<\|start\|>assistant)?\s?(?:<\|channel\|>[a-z]{1,32})?\s)?to=functions\.([^\s<>]{1,256})(?:\s?<\|channel\|>[a-z]{1,32})?"
+        r"\s{0,8}(?:<\|constrain\|>)?[a-z]{0,32}<\|message\|>"
+    ),
+    re.compile(r"\s*(?:<\|call\|>)?"),
+)
+_GEMMA = re.compile(r"""(?P<start><\|tool_call>|<start_function_call>)\s{0,64}call:([^\s<>{}]{1,256})(?=\{)""")
+_GEMMA_PART = re.compile(
+    r"""(?P<quote><\|"\|>|<escape>)(?P<text>.*?)(?:(?P=quote)|\Z)|(?P<end><tool_call\|>|<end_function_call>)"""
+    r"""|(?<![\w.-])(?P<key>[\w.-]{1,256})(?![\w.-])(?=\s{0,64}:)""",
+    re.DOTALL,
+)
 _BEGUN = re.compile(r'\{\s*"(?:name|tool|tool_name)"\s*:\s*"([^"]{1,256})"\s*,\s*"(?:arguments|parameters|args|input)"')
 _BEGUN_NAME = re.compile(r'\{\s*"name"\s*:\s*"([^"\\]{1,256})"')
 _MISTRAL_CALL = re.compile(r"\s*([\w.-]{1,256})\s*(?:\[CALL_ID\]\s*[\w-]{1,256}\s*)?(?:\[ARGS\])?\s*(?=\{)")
@@ -116,28 +149,106 @@ def _called(value: Any, span: tuple[int, int]) -> Iterator[RawCall]:
 
 def hermes(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield calls in `<tool_call>…</tool_call>`; complete JSON without the end mark counts, one broken call harms no other."""
-    opening, closing = "<tool_call>", "</tool_call>"
-    start = text.find(opening)
-    while start >= 0:
-        body = stop = _skip(text, start + len(opening))
-        if text[body : body + 1] in ("{", "["):  # else it is another form, or talk about the mark
-            value, end, problem = _decode(text, body)
-            if problem is None:
-                after = _skip(text, end)
-                stop = after + len(closing) if text.startswith(closing, after) else end
-                yield from _all_calls(value, (start, stop))
-            else:
-                mark = _HERMES.search(text, body)
-                stop = len(text) if mark is None else mark.end() if mark[0] == closing else mark.start()
-                named = _BEGUN_NAME.match(text, body, stop)
-                yield RawCall(named[1] if named else None, {}, (start, stop), problem)
-        start = text.find(opening, stop)
+    yield from _behind_marks(text, _HERMES)
 
 
-def _all_calls(value: Any, span: tuple[int, int]) -> Iterator[RawCall]:
-    """Yield the calls in a marked place: an object or a list of them; whatever else stands there is an error."""
-    for each in value if isinstance(value, list) and value else [value]:
-        yield _call(each, span) or RawCall(None, {}, span, f"no call: the JSON, of type {type(each).__name__}, names no tool")
+def tagged(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
+    """Yield calls behind other marks, such as Granite's `<|tool_call|>[…]`: an object or a list of them."""
+    yield from _behind_marks(text, _TAGGED)
+
+
+def _behind_marks(text: str, marks: re.Pattern[str]) -> Iterator[RawCall]:
+    position = 0
+    while (opened := marks.search(text, position)) is not None:
+        body = position = _skip(text, opened.end())
+        if opened["open"] is None or text[body : body + 1] not in ("{", "["):  # another form, or talk about the mark
+            continue
+        value, end, problem = _decode(text, body)
+        if problem is None:
+            closed = marks.match(text, _skip(text, end))
+            position = closed.end() if closed is not None and closed["open"] is None else end
+            yield from _all_calls(text, body, value, (opened.start(), position))
+        else:
+            mark = marks.search(text, body)
+            position = len(text) if mark is None else mark.end() if mark["open"] is None else mark.start()
+            named = _BEGUN_NAME.match(text, body, position)
+            yield RawCall(named[1] if named else None, {}, (opened.start(), position), problem)
+
+
+def deepseek(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
+    """Yield `<｜tool▁call▁begin｜>name<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`, and the older form with a code fence."""
+    yield from _behind_names(text, *_DEEPSEEK)
+
+
+def kimi(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
+    """Yield `<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`."""
+    yield from _behind_names(text, *_KIMI)
+
+
+def harmony(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
+    """Yield gpt-oss's messages to functions: `<|channel|>commentary to=functions.name <|constrain|>json<|message|>{…}<|call|>`."""
+    yield from _behind_names(text, *_HARMONY)
+
+
+def _behind_names(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> Iterator[RawCall]:
+    """Yield calls that begin with their name, in the first group that matched, and go on with their arguments."""
+    position = 0
+    while (opened := opening.search(text, position)) is not None:
+        name = next(group for group in opened.groups() if group is not None).strip()
+        arguments, end, problem = _decode(text, _skip(text, opened.end()))
+        if problem is not None:
+            following = opening.search(text, opened.end())
+            position = following.start() if following is not None else len(text)
+            yield RawCall(name, {}, (opened.start(), position), problem)
+            continue
+        closed = closing.match(text, end)
+        position = closed.end() if closed is not None else end
+        yield _named_call(name, arguments, (opened.start(), position))
+
+
+def _named_call(name: str, arguments: Any, span: tuple[int, int]) -> RawCall:
+    if not isinstance(arguments, dict):
+        return RawCall(name, {}, span, f"the arguments are not an object but {type(arguments).__name__}")
+    return RawCall(name, arguments, span, _doubled(arguments))
+
+
+def gemma(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
+    """Yield Gemma's `<|tool_call>call:name{key:<|"|>text<|"|>,other:1}<tool_call|>`, and FunctionGemma's with `<escape>` for quotes."""
+    position = 0
+    while (opened := _GEMMA.search(text, position)) is not None:
+        parts, last, closed = [], opened.end(), False
+        for part in _GEMMA_PART.finditer(text, last):
+            closed = part["end"] is not None
+            parts.append(text[last : part.start()])
+            last = part.end()
+            if closed:
+                break
+            parts.append(json.dumps(part["text"] if part["key"] is None else part["key"]))
+        position = last if closed else len(text)
+        span = (opened.start(), position)
+        source = "".join(parts).strip()
+        arguments, end, problem = _decode(source, 0)
+        if problem is None and (not closed or end < len(source)):
+            problem = "the call is cut off: no end mark" if not closed else "other text behind the arguments"
+        call = RawCall(opened[2], {}, span, problem) if problem else _named_call(opened[2], arguments, span)
+        yield replace(call, texts=opened["start"] == "<start_function_call>")  # which quotes numbers, too
+
+
+def _all_calls(text: str, body: int, value: Any, span: tuple[int, int]) -> Iterator[RawCall]:
+    """Yield the calls in a marked place, whose JSON begins at `body`: an object or a list of them; whatever else stands there is an error.
+
+    Their spans leave nothing of the place between them: marks, commas and brackets are no content.
+    """
+    items = value if isinstance(value, list) and value else [value]
+    start, position = span[0], body + 1
+    for place, each in enumerate(items):
+        end = span[1]
+        if place < len(items) - 1:
+            _, end, _ = _decode(text, _skip(text, position))
+            position = _skip(text, end) + 1  # behind the comma
+        own = (start, end)
+        yield _call(each, own) or RawCall(None, {}, own, f"no call: the JSON, of type {type(each).__name__}, names no tool")
+        start = end
 
 
 def mistral(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
@@ -152,7 +263,7 @@ def mistral(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
             if problem is not None:
                 yield RawCall(None, {}, (begin, len(text)), problem)
                 return
-            yield from _all_calls(value, (begin, end))
+            yield from _all_calls(text, body, value, (begin, end))
         elif named is None:
             yield RawCall(None, {}, (begin, end), f"no name and arguments behind {_MARK}")
         while named is not None:

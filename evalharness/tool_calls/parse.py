@@ -21,7 +21,13 @@ _Reader = Callable[[str, Sequence[str]], Iterator[RawCall]]
 FORMATS: Mapping[str, _Reader] = {
     "hermes": json_formats.hermes,
     "qwen_xml": xml_formats.qwen,
+    "glm": xml_formats.glm,
     "mistral": json_formats.mistral,
+    "deepseek": json_formats.deepseek,
+    "kimi": json_formats.kimi,
+    "harmony": json_formats.harmony,
+    "gemma": json_formats.gemma,
+    "tagged_json": json_formats.tagged,
     "anthropic": xml_formats.anthropic,
     "invoke_xml": xml_formats.invoke,
     "fenced_json": json_formats.fenced,

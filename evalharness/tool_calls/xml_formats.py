@@ -1,16 +1,22 @@
-"""Calls written as elements: qwen's `<function=…>`, Anthropic's attributes, and the older elements. Arguments are texts."""
+"""Calls written as elements: qwen's `<function=…>`, GLM's keys and values, attributes (Anthropic, MiniMax, DeepSeek's DSML), the older
+elements. Arguments are texts."""
 
 from __future__ import annotations
 
 import html
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from evalharness.tool_calls.types import RawCall
 
 _FUNCTION = re.compile(r"<function=([^<>\n]{1,256})>")
-_QWEN_MARK = re.compile(r"<parameter=([^<>\n]{1,256})>|</parameter>|</function>|<function=|</tool_call>")
-_INVOKE = re.compile(r"""<((?:[A-Za-z]{1,32}:)?)invoke\s+name\s*=\s*(?:"([^"<>]{1,256})"|'([^'<>]{1,256})')\s*>""")
+_QWEN_MARK = re.compile(r"<parameter=(?P<open>[^<>\n]{1,256})>|(?P<close></parameter>)|(?P<end></function>)|<function=|</tool_call>")
+_GLM = re.compile(r"<tool_call>\s{0,64}([^\s<>{}\[\]]{1,256})\s{0,64}(?=<arg_key>|</tool_call>)")
+_GLM_MARK = re.compile(
+    r"<arg_key>(?P<open>[^<>]{1,256})</arg_key>\s{0,64}<arg_value>|(?P<close></arg_value>)|(?P<end></tool_call>)|<tool_call>|<arg_key>"
+)
+_INVOKE = re.compile(r"""<((?:[A-Za-z]{1,32}:|｜DSML｜)?)invoke\s+name\s*=\s*(?:"([^"<>]{1,256})"|'([^'<>]{1,256})')\s*>""")
 _OLD_INVOKE = re.compile(r"<invoke>")
 _OLD_NAME = re.compile(r"\s*<tool_name>([^<>]{1,256})</tool_name>")
 _TAG = re.compile(r"<([A-Za-z_][\w.-]{0,255})>")
@@ -37,31 +43,43 @@ def qwen(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """
     position = 0
     while (opened := _FUNCTION.search(text, position)) is not None:
-        arguments, closed, end = _qwen_parameters(text, opened.end())
+        arguments, closed, end = _parameters(text, opened.end(), _QWEN_MARK, "</parameter>")
         span = _with_mark(text, opened.start(), end)
         yield RawCall(opened[1].strip(), arguments, span, arguments.error or _cut_off("" if closed else "</function>"), texts=True)
         position = max(end, opened.end())
 
 
-def _qwen_parameters(text: str, position: int) -> tuple[_Texts, bool, int]:
-    """Return the parameters, whether `</function>` is there, and where the call ends. A value holds none of these marks."""
+def glm(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
+    """Yield `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`, as GLM-4.5 and later write it."""
+    position = 0
+    while (opened := _GLM.search(text, position)) is not None:
+        arguments, closed, position = _parameters(text, opened.end(), _GLM_MARK, "</arg_value>")
+        error = arguments.error or _cut_off("" if closed else "</tool_call>")
+        yield RawCall(opened[1], arguments, (opened.start(), position), error, texts=True)
+
+
+def _parameters(text: str, position: int, marks: re.Pattern[str], closing: str) -> tuple[_Texts, bool, int]:
+    """Return the parameters of a call, whether its end mark is there, and where it ends.
+
+    A value ends at the last end mark before the next parameter or the end of the call: those before are part of it.
+    """
     arguments = _Texts()
     name: str | None = None
-    begin = position
-    for mark in _QWEN_MARK.finditer(text, position):
-        if name is not None and mark[0] == "</parameter>":
-            arguments.add(name, _without_newlines(text[begin : mark.start()]))
-        elif name is not None:
-            arguments.add(name, "", "</parameter>")
-        name = None
-        if mark[1] is not None:
-            name, begin = mark[1].strip(), mark.end()
-        elif mark[0] == "</function>":
-            return arguments, True, mark.end()
-        elif mark[0] in ("<function=", "</tool_call>"):
-            return arguments, False, mark.start()
-    if name is not None:
-        arguments.add(name, "", "</parameter>")
+    begin, close = position, -1
+
+    def add() -> None:
+        if name is not None:
+            arguments.add(name, _without_newlines(text[begin:close]), "" if close >= 0 else closing)
+
+    for mark in marks.finditer(text, position):
+        if mark["close"]:
+            close = mark.start() if name is not None else close
+            continue
+        add()
+        if mark["open"] is None:
+            return arguments, mark["end"] is not None, mark.end() if mark["end"] else mark.start()
+        name, begin, close = mark["open"].strip(), mark.end(), -1
+    add()
     return arguments, False, len(text)
 
 
@@ -94,14 +112,20 @@ def _elements(text: str, opening: re.Pattern[str], closing: str = "</{}>") -> It
 
 def anthropic(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
     """Yield `<invoke name="…"><parameter name="…">value</parameter></invoke>`, with or without a prefix or a block around them."""
-    for opened, body, end, missing in _elements(text, _INVOKE, "</{}invoke>"):
+    end = 0
+    while (opened := _INVOKE.search(text, end)) is not None:
         prefix = opened[1]
-        opening = re.compile(rf"""<{prefix}parameter\s+name\s*=\s*(?:"([^"<>]{{1,256}})"|'([^'<>]{{1,256}})')[^<>]{{0,256}}>""")
-        arguments = _Texts()
-        for parameter, value, _, cut in _elements(body, opening, f"</{prefix}parameter>"):
-            arguments.add(html.unescape(parameter[1] or parameter[2]), html.unescape(_without_newlines(value)), cut)
+        read, closed, end = _parameters(text, opened.end(), _invoke_marks(prefix), f"</{prefix}parameter>")
+        arguments = {html.unescape(key): html.unescape(value) for key, value in read.items()}
+        error = read.error or _cut_off("" if closed else f"</{prefix}invoke>")
         name = html.unescape(opened[2] or opened[3]).strip()
-        yield RawCall(name, arguments, _with_block(text, opened.start(), end, prefix), arguments.error or _cut_off(missing), texts=True)
+        yield RawCall(name, arguments, _with_block(text, opened.start(), end, prefix), error, texts=True)
+
+
+@lru_cache(maxsize=64)
+def _invoke_marks(prefix: str) -> re.Pattern[str]:
+    name = r"""(?:"(?=[^"<>]{1,256}")|'(?=[^'<>]{1,256}'))(?P<open>[^"'<>]{1,256})["']"""
+    return re.compile(rf"<{prefix}parameter\s+name\s*=\s*{name}[^<>]{{0,256}}>|(?P<close></{prefix}parameter>)|(?P<end></{prefix}invoke>)")
 
 
 def _cut_off(missing: str) -> str | None:
@@ -109,12 +133,10 @@ def _cut_off(missing: str) -> str | None:
 
 
 def _with_block(text: str, start: int, end: int, prefix: str) -> tuple[int, int]:
-    """Return the span with a `<function_calls>` that stands directly before, and its end directly behind."""
-    opening, closing = f"<{prefix}function_calls>", f"</{prefix}function_calls>"
-    if text[max(0, start - len(opening) - 64) : start].rstrip().endswith(opening):
-        start = text.rfind(opening, 0, start)
-    after = re.compile(rf"\s{{0,64}}{closing}").match(text, end)
-    return start, after.end() if after else end
+    """Return the span with a mark of a block that stands directly before, and its end directly behind."""
+    before = re.compile(rf"<{prefix}(?:function|tool)_calls>\s{{0,64}}\Z").search(text[max(0, start - len(prefix) - 96) : start])
+    after = re.compile(rf"\s{{0,64}}</{prefix}(?:function|tool)_calls>").match(text, end)
+    return start - len(before[0]) if before else start, after.end() if after else end
 
 
 def invoke(text: str, offered: Sequence[str]) -> Iterator[RawCall]:

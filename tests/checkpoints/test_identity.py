@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evalharness.api.errors import CheckpointError
+from evalharness.checkpoints import identity
 from evalharness.checkpoints.architecture import LoadedFolder, companion_difference
-from evalharness.checkpoints.identity import fingerprint_of, fingerprint_weights
+from evalharness.checkpoints.identity import fingerprint_of, fingerprint_weights, stamp_of
 from evalharness.checkpoints.info import inspect_checkpoint
 from tests.adapters import lora, write_adapter
 from tests.checkpoints.test_info import CONFIG, GOOD, SHARDED, safetensors, write
@@ -21,6 +25,7 @@ OWN_CODE = {"config.json": {**CONFIG, "auto_map": {"AutoModel": "m.M"}}, "m.py":
 MORE: dict[str, Any] = {
     "additional_chat_templates/tools.jinja": "{{ tools }}",
     "chat_template.jinja": "{{ messages }}",
+    "decoder_tokenizer/tokenizer.json": {"model": {}},
     "generation_config.json": {"temperature": 0.6},
     "preprocessor_config.json": {"size": 1},
     "source.spm": b"pieces",
@@ -136,3 +141,24 @@ def test_a_running_engine_notices_other_code_and_vocabularies(folder: Path, tmp_
     assert companion_difference(loaded, other) is None
     write(other, {"source.spm": b"other"})
     assert companion_difference(loaded, other) == "source.spm differs"
+
+
+@pytest.mark.parametrize("ask", [fingerprint_of, stamp_of])
+def test_what_goes_away_meanwhile_is_our_error(folder: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Path], str]) -> None:
+    monkeypatch.setattr(identity, "files_read", lambda _: ("config.json", "gone.json"))
+    with pytest.raises(CheckpointError, match=r"gone.json cannot be read: No such file"):
+        ask(folder)
+    shutil.rmtree(folder)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="cannot be read: No such file"):
+        ask(folder)
+
+
+def test_a_stamp_changes_with_whatever_is_written(folder: Path) -> None:
+    os.utime(folder / "model.safetensors", (1, 1))  # the clock of files may stand still between two writes
+    before = stamp_of(folder)
+    assert stamp_of(folder) == before
+    (folder / "README.md").write_text("x")
+    assert stamp_of(folder) == before
+    flip(folder / "model.safetensors", -1 + (folder / "model.safetensors").stat().st_size)
+    assert stamp_of(folder) != before

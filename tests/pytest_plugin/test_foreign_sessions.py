@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from tests.pytest_plugin.project import MARK, MODES, PLAIN, Project
+from tests.pytest_plugin.project import HEADER, MARK, MODES, PLAIN, Project
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +49,16 @@ class TestWithoutEvals:
         assert "\x1b[31mred" in run.output
 
     def test_collection_leaves_the_garbage_collector_as_it_was(self, project: Project) -> None:
-        run = project.write(test_a="import gc\ndef test_a(): assert gc.isenabled()\n", test_b="1 / 0").run_inline("test_a.py", backend=None)
+        own = "import gc\nassert gc.isenabled()\ndef test_a(): assert gc.isenabled()\n"
+        run = project.write(test_a=own, test_b="1 / 0").run_inline("test_a.py", backend=None)
         assert run.exit_code == 0, run.output
         assert project.run_inline(backend=None).exit_code == 2
         assert gc.isenabled()
+
+    def test_the_garbage_collector_runs_while_an_eval_loads_its_cases(self, project: Project) -> None:
+        load = "import gc\ndef load(data_dir):\n    assert gc.isenabled()\n    yield Case(id=str(gc.isenabled()))\n"
+        mark = "pytestmark = pytest.mark.eval(cases=load, request=ask)\ndef test_a(case): assert case.id == 'True'\n"
+        assert project.write(test_a=HEADER + load + mark).run_inline().exit_code == 0
 
     def test_xdist_hands_out_tests_itself(self, project: Project) -> None:
         many = "import pytest\n@pytest.mark.parametrize('i', range(40))\ndef test_a(i): pass\n"

@@ -35,7 +35,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "epoch": step / 100, "max_steps": 100}))
     column = [[0.5 if row % 2 else -0.7] for row in range(64)]
     tensors = {"model.layers.1.self_attn.q_proj.lora_A.weight": [[0.6] * 64], "model.layers.1.self_attn.q_proj.lora_B.weight": column}
-    write_adapter(root / "lora", tensors, base="checkpoint-10", r=1, lora_alpha=2)
+    write_adapter(root / "lora", tensors, base="checkpoint-10", r=1, lora_alpha=2, layers_to_transform=[1])
     return root
 
 
@@ -130,12 +130,12 @@ def test_a_checkpoint_that_is_being_written_is_left_out_and_said_so(project: Pro
 def test_an_untrained_adapter_is_noticed_and_one_without_its_base_a_usage_error(project: Project, checkpoints: Path) -> None:
     name = "model.layers.0.self_attn.q_proj"
     tensors = {f"{name}.lora_A.weight": [[1.0] * 64], f"{name}.lora_B.weight": [[0.0]] * 64}
-    folder = write_adapter(project.root / "zero", tensors, r=1, base="nobody/knows")
+    folder = write_adapter(project.root / "zero", tensors, r=1, base="nobody/knows", layers_to_transform=0)
     refused = run(project, folder)
     assert (refused.exit_code, refused.opened_no_run) == (4, True)
     assert "give it with --base-model PATH, nothing is downloaded" in refused.output
     found = run(project, folder, arguments=(*OPTIONS, f"--base-model={checkpoints / 'checkpoint-10'}"))
-    assert ["every B of adapter" in notice for notice in found.facts["notices"]] == [True]
+    assert ["every B is zero" in notice for notice in found.facts["notices"]] == [True]
 
 
 class FakeEngine:
@@ -157,6 +157,9 @@ class FakeEngine:
 
     def close(self) -> None:
         self.closed += 1
+
+    def describe(self) -> dict[str, Any]:
+        return {}
 
 
 def spec(name: str, backend: str = "hf", dtype: str | None = None) -> EngineSpec:
@@ -232,6 +235,17 @@ class TestPool:
         with pytest.raises(CheckpointError, match="or removed"):
             pool.open(adapted)
         assert [each.closed for each in opened] == [0, 0, 1, 1]
+
+
+def test_cached_answers_are_of_one_version_of_each_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Any = FakeEngine()
+    run_config = resolve({}, {}, tmp_path)
+    before = engine_loading.cache_identity(spec("a"), run_config, engine)
+    assert before == engine_loading.cache_identity(spec("a"), run_config, engine)
+    monkeypatch.setattr(engine_loading, "installed_versions", lambda packages: dict.fromkeys(packages, "0"))
+    after = engine_loading.cache_identity(spec("a"), run_config, engine)
+    assert before != after
+    assert after["versions"].keys() >= {"evalharness", "peft", "pillow", "tokenizers"}
 
 
 def _weight(name: str, num_rows: int, num_columns: int) -> bytes:

@@ -26,6 +26,18 @@ TWO_CALLS = {
     "fenced_json": 'Hi\n```json\n[{"tool": "a", "args": {"x": "```"}}, {"name": "b", "arguments": {"y": [1, {}]}}]\n```',
     "pythonic": "[a(x='(1, [2'), b(y=[1, {'k': (2, None)}])]",
     "llama_json": '<|python_tag|>{"name": "a", "parameters": {"x": "};{"}}; {"name": "b", "parameters": {"y": [1, {}]}}',
+    "glm": "Hi\n<tool_call>a\n<arg_key>x</arg_key>\n<arg_value></arg_value> {</arg_value>\n</tool_call>\n"
+    "<tool_call>b<arg_key>y</arg_key><arg_value>[1, {}]</arg_value></tool_call>",
+    "deepseek": "Hi<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>a\n```json\n"
+    '{"x": "\\n```<｜tool▁call▁end｜>"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>b<｜tool▁sep｜>{"y": [1, {}]}'
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "kimi": 'Hi<|tool_calls_section_begin|><|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>{"x": "<|tool_call_end|>"}'
+    '<|tool_call_end|><|tool_call_begin|>functions.b:1 <|tool_call_argument_begin|> {"y": [1, {}]}<|tool_call_end|>'
+    "<|tool_calls_section_end|>",
+    "harmony": 'Hi<|channel|>commentary to=functions.a <|constrain|>json<|message|>{"x": "<|call|>"}<|call|>'
+    '<|start|>assistant to=functions.b<|channel|>commentary json<|message|>{"y": [1, {}]}<|call|>',
+    "gemma": 'Hi<|tool_call>call:a{x:<|"|>}, y: <tool_call|><|"|>}<tool_call|><|tool_call>call:b{y:[1,{}]}<tool_call|>',
+    "tagged_json": 'Hi<|tool_call|>[{"name": "a", "arguments": {"x": "]"}}, {"name": "b", "arguments": {"y": [1, {}]}}]',
     "json": 'Hi {"name": "a", "arguments": {"x": "}"}} and {"type": "function", "function": {"name": "b", "arguments": "{\\"y\\": 1}"}}',
 }
 ARGUMENTS = {
@@ -37,6 +49,12 @@ ARGUMENTS = {
     "fenced_json": [{"x": "```"}, {"y": [1, {}]}],
     "pythonic": [{"x": "(1, [2"}, {"y": [1, {"k": [2, None]}]}],
     "llama_json": [{"x": "};{"}, {"y": [1, {}]}],
+    "glm": [{"x": "</arg_value> {"}, {"y": "[1, {}]"}],
+    "deepseek": [{"x": "\n```<｜tool▁call▁end｜>"}, {"y": [1, {}]}],
+    "kimi": [{"x": "<|tool_call_end|>"}, {"y": [1, {}]}],
+    "harmony": [{"x": "<|call|>"}, {"y": [1, {}]}],
+    "gemma": [{"x": "}, y: <tool_call|>"}, {"y": [1, {}]}],
+    "tagged_json": [{"x": "]"}, {"y": [1, {}]}],
     "json": [{"x": "}"}, {"y": 1}],
 }
 
@@ -74,6 +92,12 @@ CUT_OFF = {
     "llama_json": '<|python_tag|>{"name": "a", "parameters": {"x": "hal',
     "json": '{"name": "a", "arguments": {"x": "hal',
     "function": "Well, a(x='hal",
+    "glm": "<tool_call>a<arg_key>x</arg_key><arg_value>hal",
+    "deepseek": '<｜tool▁call▁begin｜>a<｜tool▁sep｜>{"x": "hal',
+    "kimi": '<|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>{"x": "hal',
+    "harmony": '<|channel|>commentary to=functions.a<|message|>{"x": "hal',
+    "gemma": '<|tool_call>call:a{x:<|"|>hal',
+    "tagged_json": '<|tool_call|>[{"name": "a", "arguments": {"x": "hal',
 }
 
 
@@ -221,3 +245,41 @@ def test_a_call_is_plain_json():
 def test_json_longer_than_a_window_of_reading_is_read_whole(length, value):
     [call] = parse_tool_calls('{"name": "f", "arguments": {"a": "' + "y" * length + f'", "b": {value}}}}}').executable
     assert call.arguments["b"] == json.loads(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "format"),
+    [
+        ('<function_call> {"name": "a", "arguments": {"x": 1}}', "tagged_json"),
+        ('<tool_calls>[{"name": "a", "arguments": {"x": 1}}]</tool_calls>', "tagged_json"),
+        ('functools[{"name": "a", "arguments": {"x": 1}}]', "tagged_json"),
+        ('<|action_start|><|plugin|>\n{"name": "a", "parameters": {"x": 1}}<|action_end|>', "tagged_json"),
+        ("<|python_start|>[a(x=1)]<|python_end|>", "pythonic"),
+        ("<function_calls>\na(x=1)\n</function_calls>", "pythonic"),
+        ("<start_function_call>call:a{x:<escape>1<escape>}<end_function_call>", "gemma"),
+        (
+            '<｜DSML｜function_calls>\n<｜DSML｜invoke name="a">\n<｜DSML｜parameter name="x" string="false">1</｜DSML｜parameter>\n'
+            "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+            "anthropic",
+        ),
+        ('<minimax:tool_calls><invoke name="a"><parameter name="x">1</parameter></invoke></minimax:tool_calls>', "anthropic"),
+        ("<seed:tool_call><function=a><parameter=x>1</parameter></function></seed:tool_call>", "qwen_xml"),
+    ],
+)
+def test_other_marks_around_the_same_forms_are_read(text, format):
+    answer = parse_tool_calls(text, [Tool("a", parameters={"type": "object", "properties": {"x": {"type": "integer"}}})])
+    assert (answer.format, [(call.arguments, call.error) for call in answer.calls]) == (format, [({"x": 1}, None)])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call><function=a><parameter=x>1</parameter> and </parameter><parameter=y>2</parameter></function></tool_call>",
+        '<invoke name="a"><parameter name="x">1</parameter> and </parameter><parameter name="y">2</parameter></invoke>',
+        "<tool_call>a<arg_key>x</arg_key><arg_value>1</arg_value> and </arg_value><arg_key>y</arg_key><arg_value>2</arg_value></tool_call>",
+    ],
+    ids=["qwen", "invoke", "glm"],
+)
+def test_an_end_mark_within_a_value_is_text(text):
+    mark = "</arg_value>" if "arg_value" in text else "</parameter>"
+    assert parse_tool_calls(text).executable[0].arguments == {"x": f"1{mark} and ", "y": "2"}

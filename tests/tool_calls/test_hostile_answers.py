@@ -17,6 +17,24 @@ PIECES = [*"}{[]),\"'\\\n ;中", "\ud800", "\x00", "```json\n", "```", "<think>"
 PIECES += ["<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=a>", "</parameter>", "<invoke>", "</invoke>"]
 PIECES += ['<invoke name="f">', '<parameter name="a">', "<tool_name>f</tool_name>", "<parameters>", "</parameters>", "<function_calls>"]
 PIECES += ['{"name": "f", "arguments": ', '{"a": 1}', "f(", "a=1", "get-it(", "[f(a=1)]"]
+PIECES += [
+    "<arg_key>a</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<tool_call>f",
+    "<｜tool▁call▁begin｜>",
+    "f<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+]
+PIECES += [
+    "<|tool_call_begin|>functions.f:0",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "to=functions.f",
+    "<|message|>",
+    "<|call|>",
+]
+PIECES += ["<|tool_call>call:f{", 'a:<|"|>', '<|"|>', "<tool_call|>", "<|tool_call|>", "<tool_calls>", "functools", "<|tool_call_start|>"]
 TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=30).map("".join)
 
 

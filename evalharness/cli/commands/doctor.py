@@ -171,10 +171,11 @@ def _inspected(patterns: Sequence[str], root: Path, run: RunConfig | None) -> It
                 base_model = None if run is None else run.base_model
                 info = inspect_checkpoint(path, base_model=base_model, root=root, allow_pickle=bool(run and run.allow_pickle),
                                           trust_remote_code=bool(run and run.trust_remote_code))  # fmt: skip
+                described = _described(info, path)
             except EvalHarnessError as error:
                 yield None, Check("checkpoints", str(path), "problem", str(error))
                 continue
-            yield info, _described(info, path)
+            yield info, described
     for notice in notices:
         yield None, Check("checkpoints", "notice", "warning", notice)
 

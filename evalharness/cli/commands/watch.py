@@ -128,7 +128,7 @@ class Watch:
                 continue
             try:
                 fingerprint = fingerprint_of(folder)
-            except (CheckpointError, FileNotFoundError) as error:
+            except CheckpointError as error:
                 self._tell(folder, f"leaving out {folder.name}: {error}")
                 continue
             if (folder, fingerprint) not in self._seen:

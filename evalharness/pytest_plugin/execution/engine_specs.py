@@ -77,7 +77,7 @@ class EngineSpec:
                 return True
             found = fingerprint_of(own)  # it may have been touched only
             return self.fingerprint == (fingerprint_adapted(fingerprint_of(base[0]), found) if base else found)
-        except (OSError, CheckpointError):
+        except CheckpointError:
             return False
 
     @classmethod

@@ -18,6 +18,7 @@ from evalharness.config import RunConfig
 from evalharness.config.options import OPTIONS
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, concerns
 from evalharness.pytest_plugin.execution.takeover import read_crashes
+from evalharness.runs.run_file import installed_versions
 from evalharness.runs.schema import EngineLine
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # Facts of an engine that may change its answers; others, such as how long it took to load, differ from start to start.
 _FACTS = ("torch", "transformers", "vllm", "max", "device", "dtype", "attn_implementation", "max_model_len", "template_sha256")
+# Beside those that the engine tells: what decodes, prepares images, adds adapters and constrains.
+_PACKAGES = ("evalharness", "llguidance", "peft", "pillow", "tokenizers", "torchvision", "xgrammar")
 _OPTIONS = (
     "max_pixels",
     "min_pixels",
@@ -36,6 +39,7 @@ _OPTIONS = (
     "enforce_eager",
     "attn_implementation",
     "variant",
+    "trust_remote_code",
 )
 
 
@@ -46,6 +50,7 @@ def cache_identity(spec: EngineSpec, run: RunConfig, engine: Engine) -> dict[str
         "fingerprint": spec.fingerprint,
         "backend": spec.backend,
         "facts": {name: facts[name] for name in _FACTS if name in facts},
+        "versions": installed_versions(_PACKAGES),
         "options": {name: getattr(run, name) for name in _OPTIONS},
     }
 

@@ -281,6 +281,8 @@ def scores(summary: Summary, case: StageACase, num_tokens: int | None = None) ->
             values["groups_f1"] = groups_f1(summary, case.reference)
         if summary.is_irrelevant and not case.reference.is_irrelevant:
             values["completeness"] = 0.0
+        elif summary.data is not None and not items_of(summary.data) and not items_of(case.reference.data or {}):
+            values["completeness"] = None  # rightly nothing
         for name, overlap_of in (("categories", category_overlap), ("facts", fact_overlap)):
             overlap = overlap_of(summary, case.reference)
             values[f"num_{name}_hit"] = overlap.num_hit
