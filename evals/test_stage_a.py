@@ -22,6 +22,7 @@ import pytest
 
 from evalharness import GenerationOptions
 from evalharness.tasks import stage_a
+from evalharness.tasks.shared import judged_text
 
 pytestmark = pytest.mark.eval(
     cases=stage_a.load_cases,
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.eval(
 @pytest.mark.gate("valid >= 0.95", "category_f1 >= 0.80", "category_min_f1 >= 0.80", "runaway <= 0.02", "invalid_rate <= 0.02")
 @pytest.mark.gate("no_regression")
 def test_summary(case, generation, score, details):
-    summary = stage_a.parse_summary(generation.answer, domain=case.domain)
+    summary = stage_a.parse_summary(judged_text(generation), domain=case.domain)
     score(**stage_a.scores(summary, case, generation.num_completion_tokens))
     details(**stage_a.details(summary, case))
     assert summary.valid, summary.problem

@@ -19,6 +19,7 @@ from __future__ import annotations
 import pytest
 
 from evalharness.tasks import stage_b
+from evalharness.tasks.shared import judged_text
 
 pytestmark = pytest.mark.eval(
     cases=stage_b.load_cases,
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.eval(
 @pytest.mark.gate("valid >= 0.95", "strict >= 0.95", "accuracy >= 0.90", "invalid_rate <= 0.02")
 @pytest.mark.gate("false_release_rate <= 0.05", "false_block_rate <= 0.10", "no_regression")
 def test_verdict(case, generations, score, details):
-    ticket = stage_b.judge([generation.answer for generation in generations], case)
+    ticket = stage_b.judge([judged_text(generation) for generation in generations], case)
     score(**ticket.scores)
     details(**ticket.details)
     assert ticket.is_right, ticket.problem

@@ -12,6 +12,7 @@ from __future__ import annotations
 import pytest
 
 from evalharness.tasks import stage_b
+from evalharness.tasks.shared import judged_text
 from evalharness.tasks.stage_b import chain as stage_b_chain
 
 pytestmark = pytest.mark.eval(
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.eval(
 
 @pytest.mark.gate("accuracy >= 0.90", "could_not_see <= 0.05", "judged_wrongly <= 0.05", "invalid_rate <= 0.02")
 def test_chain(case, generations, steps, score, details):
-    chain = stage_b_chain.judge(case, steps, [generation.answer for generation in generations])
+    chain = stage_b_chain.judge(case, steps, [judged_text(generation) for generation in generations])
     score(**chain.scores)
     details(**chain.details)
     assert chain.own.is_right, chain.problem

@@ -17,13 +17,15 @@ class Thinking:
     """A model's thought and answer.
 
     `text` stands between the marks. `answer` follows, cut and stripped like every text; it is "" if the thought has no end (`is_closed`
-    is False). `num_tokens` counts the generated ids up to and including the closing mark.
+    is False). `num_tokens` counts the generated ids up to and including the closing mark. `is_expected`: it was asked for, or the template
+    began it; a model may think all the same.
     """
 
     text: str
     answer: str
     is_closed: bool
     num_tokens: int
+    is_expected: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
@@ -32,7 +34,33 @@ class Thinking:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Thinking:
         """Return what `to_json` wrote."""
-        return cls(str(values["text"]), str(values["answer"]), bool(values["is_closed"]), int(values["num_tokens"]))
+        is_expected = bool(values.get("is_expected", True))
+        return cls(str(values["text"]), str(values["answer"]), bool(values["is_closed"]), int(values["num_tokens"]), is_expected)
+
+
+@dataclass(frozen=True)
+class ThinkingMarks:
+    """Marks of a thought; `is_open`: the prompt ends within one, `is_expected`: thinking was asked for, or begun by the template."""
+
+    start: str
+    end: str
+    is_open: bool
+    is_expected: bool
+
+    def thoughts_of(self, raw: str) -> tuple[int, bool] | None:
+        """Return how many thoughts a text with all its tokens begins with that have an end, and whether one follows without; None: none.
+
+        In every mode a text that opens with the mark is a thought, and so is another pair behind it. Where a thought is expected, its
+        opening mark may be missing.
+        """
+        rest, num_closed = raw, 0
+        is_open = self.is_open or (self.is_expected and (self.start in raw or self.end in raw))
+        while is_open or rest.lstrip().startswith(self.start):
+            _, mark, rest = rest.partition(self.end)
+            if not mark:
+                return num_closed, True
+            num_closed, is_open = num_closed + 1, False
+        return (num_closed, False) if num_closed else None
 
 
 @dataclass(frozen=True)
@@ -123,7 +151,7 @@ class _TextMarks:
         text = self._decode(prompt_ids)
         if text.rfind(self._start) <= text.rfind(self._end):
             return None
-        return len(prompt_ids) - _num_ids_until(prompt_ids, self._start, text.count(self._start), self._decode)
+        return len(prompt_ids) - num_ids_until(prompt_ids, self._start, text.count(self._start), self._decode)
 
     def is_complete(self, token_id: int, *, opens: bool) -> bool:
         if len(self._tail) == self._keep:
@@ -166,16 +194,11 @@ def within_budget(ids: Iterable[int], budget: ThinkingBudget, prompt_ids: Sequen
     return kept
 
 
-def num_thought(ids: Sequence[int], end_mark: str, decode: Callable[[Sequence[int]], str]) -> int | None:
-    """Return how many ids it takes until their text contains the end mark, None if it never does.
+def num_ids_until(ids: Sequence[int], mark: str, num_marks: int, decode: Callable[[Sequence[int]], str]) -> int:
+    """Return how many ids it takes until their text contains the mark so many times, by bisection; all ids contain it.
 
     `decode` keeps special tokens: marks are special tokens in some tokenizers and plain text in others.
     """
-    return _num_ids_until(ids, end_mark, 1, decode) if end_mark in decode(ids) else None
-
-
-def _num_ids_until(ids: Sequence[int], mark: str, num_marks: int, decode: Callable[[Sequence[int]], str]) -> int:
-    """Return how many ids it takes until their text contains the mark so many times, by bisection; all ids contain it."""
     too_few, enough = 0, len(ids)
     while enough - too_few > 1:
         middle = (too_few + enough) // 2

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import click
 
 from evalharness.api.errors import BROKEN, DONE, INTERRUPTED, REFUSED, BackendError, EvalHarnessError
+from evalharness.api.redaction import redactor, remember_options
 from evalharness.cli.framework import CommandGroup
 
 _SECTIONS = {
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")  # escapes characters that the terminal lacks
+    remember_options(sys.argv[1:] if arguments is None else arguments)
     try:
         code = group.main(None if arguments is None else list(arguments), prog_name="evalharness", standalone_mode=False)
         sys.stdout.flush()
@@ -82,13 +84,12 @@ def _usage_error(error: click.ClickException) -> int:
 def _say_error(message: str) -> None:
     from evalharness.report.text import one_line  # a message may quote a model's text or a file's name
 
-    print(f"evalharness: error: {one_line(message, _MESSAGE_CHARS)}", file=sys.stderr)
+    print(f"evalharness: error: {one_line(redactor().text(message), _MESSAGE_CHARS)}", file=sys.stderr)
 
 
 def _crash() -> int:
     import traceback
 
-    from evalharness.api.redaction import redactor
     from evalharness.report.text import terminal_text
 
     for line in redactor().text(traceback.format_exc()).splitlines():

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, overload
 
-from evalharness.api.checks import refuse_constant
+from evalharness.api.checks import excerpt, refuse_constant
 from evalharness.api.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
@@ -31,6 +31,8 @@ class Kind(Generic[T]):
     is_flag = False
     is_list = False
     metavar: str | None = None
+    json_type: type | tuple[type, ...] = str
+    """Of what `to_json` gives."""
 
     @property
     def legal(self) -> str:
@@ -49,7 +51,10 @@ class Kind(Generic[T]):
         return list(value) if isinstance(value, tuple) else value
 
     def from_json(self, value: Any) -> T:
-        """Return the value from what `to_json` gave."""
+        """Return the value from what `to_json` gave; `ConfigError` for any other type, as a run may be damaged or a stranger's."""
+        is_typed = isinstance(value, self.json_type) and (self.is_flag or not isinstance(value, bool))
+        if not is_typed or (isinstance(value, list) and not all(isinstance(item, str) for item in value)):
+            raise self.refuse(excerpt(repr(value), 80), "a recorded option")
         return cast(T, tuple(value) if isinstance(value, list) else value)
 
 
@@ -63,6 +68,7 @@ class Number(Kind[NumberT]):
     maximum: float | None = None
     hint_if_too_small: str = ""
     metavar = "N"
+    json_type = (int, float)
 
     @property
     def legal(self) -> str:
@@ -90,6 +96,7 @@ class Flag(Kind[bool]):
     """True or false."""
 
     is_flag = True
+    json_type = bool
     legal = "true or false"
     words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}  # noqa: RUF012
 
@@ -157,6 +164,7 @@ class NameList(Kind[tuple[str, ...]]):
     names: Callable[[], tuple[str, ...]]
     unknown: Callable[[str], str]
     is_list = True
+    json_type = list
 
     @property
     def legal(self) -> str:
@@ -172,7 +180,7 @@ class NameList(Kind[tuple[str, ...]]):
         return tuple(items)
 
     def from_json(self, value: Any) -> tuple[str, ...]:
-        return (value,) if isinstance(value, str) else tuple(value)  # older runs had one dtype
+        return super().from_json([value] if isinstance(value, str) else value)  # older runs had one dtype
 
 
 @dataclass(frozen=True)
@@ -181,6 +189,7 @@ class PerCheckpoint(Kind[tuple[tuple[str, str], ...]]):
 
     text: Text
     is_list = True
+    json_type = list
 
     @property
     def legal(self) -> str:
@@ -201,7 +210,8 @@ class PerCheckpoint(Kind[tuple[tuple[str, str], ...]]):
         return [f"{pattern}={text}" if pattern else text for pattern, text in value]
 
     def from_json(self, value: Any) -> tuple[tuple[str, str], ...]:
-        return tuple((pattern, text) for pattern, _, text in (item.rpartition("=") for item in value))
+        items: Any = super().from_json(value)
+        return tuple((pattern, text) for pattern, _, text in (item.rpartition("=") for item in items))
 
     @staticmethod
     def of(value: tuple[tuple[str, str], ...] | None, checkpoint: str) -> str | None:
@@ -219,6 +229,7 @@ class Arguments(Kind[tuple[tuple[str, Any], ...]]):
     """
 
     is_list = True
+    json_type = dict
     legal: str = "NAME=VALUE, one each time, or a table in a settings file"
 
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[tuple[str, Any], ...]:
@@ -249,7 +260,7 @@ class Arguments(Kind[tuple[tuple[str, Any], ...]]):
         return dict(value)
 
     def from_json(self, value: Any) -> tuple[tuple[str, Any], ...]:
-        return tuple(sorted(value.items()))
+        return tuple(sorted(super().from_json(value).items()))  # type: ignore[attr-defined]
 
 
 def _absolute(text: str, base: Path, kind: Kind[Any], label: str) -> Path:
@@ -267,6 +278,7 @@ class PathList(Kind[tuple[str, ...]]):
     """Paths or glob patterns, made absolute; they need not exist."""
 
     is_list = True
+    json_type = list
     legal: str = "a comma-separated list of paths or glob patterns"
 
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[str, ...]:
@@ -289,7 +301,7 @@ class Folder(Kind[Path]):
         return str(value)
 
     def from_json(self, value: Any) -> Path:
-        return Path(value)
+        return Path(super().from_json(value))
 
 
 class DeviceList(Text):

@@ -316,7 +316,7 @@ class RunConfig:
             {
                 name: Setting(_BY_NAME[name].kind.from_json(entry["value"]), entry["origin"])
                 for name, entry in values.items()
-                if name in _BY_NAME and entry["value"] is not None
+                if name in _BY_NAME and entry["value"] is not None and isinstance(entry["origin"], str)
             }
         )
 

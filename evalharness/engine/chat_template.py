@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from evalharness.api.errors import TemplateError
 from evalharness.api.options import ChatTemplateOptions
 from evalharness.api.tools import Tool, read_tools
+from evalharness.engine import template_probe
 
 _Tools: TypeAlias = "Sequence[Tool | Mapping[str, Any]]"
 
@@ -34,30 +34,53 @@ def render_prompt(owner: Any, messages: Sequence[Mapping[str, Any]], options: Ch
     check_template_owner(owner, options)
     if not messages:
         raise TemplateError("the request has no messages; give at least one user message")
-    extra: dict[str, Any] = {}
-    if tools:
-        from evalharness.tool_calls import prompt_part  # few requests have tools, and it brings its parsers along
-
-        read = read_tools(tools)
-        if _names(owner, "tools"):  # a template without the variable ignores them silently
-            extra["tools"] = [tool.to_json() for tool in read]
-        else:
-            messages = _with_system_part(messages, prompt_part(read))
-    prompt = _apply(owner.apply_chat_template, list(messages), options, extra)
+    messages, extra = _with_tools(owner, messages, options, tools)
+    prompt = _apply(owner, list(messages), options, extra)
     if not isinstance(prompt, str):
         raise TypeError(f"the chat template gave {type(prompt).__name__}, not str")
     return prompt
 
 
+def left_out_of(
+    prompt: str, owner: Any, messages: Sequence[Mapping[str, Any]], options: ChatTemplateOptions, *, tools: _Tools = ()
+) -> tuple[str, ...]:
+    """Return what the chat template left out of the prompt that it made of these messages and tools."""
+    messages, extra = _with_tools(owner, messages, options, tools)
+    gone = template_probe.left_out(
+        owner, messages, prompt, lambda given: _apply(owner, list(given), options, extra), [repr(options), bool(extra)]
+    )
+    is_without_tools = bool(tools) and not extra and any("system turn" in what for what in gone)
+    return (*gone, "the tools") if is_without_tools else gone
+
+
+def _with_tools(
+    owner: Any, messages: Sequence[Mapping[str, Any]], options: ChatTemplateOptions, tools: _Tools
+) -> tuple[Sequence[Mapping[str, Any]], dict[str, Any]]:
+    """Return the messages, and the tools as an argument for a template that writes them; for others the system message has them."""
+    if not tools:
+        return messages, {}
+    read = read_tools(tools)
+    as_json = [tool.to_json() for tool in read]
+
+    def render(given: Sequence[Mapping[str, Any]], **extra: Any) -> Any:
+        return _apply(owner, list(given), options, extra)
+
+    if template_probe.takes_tools(owner, messages, as_json, render, repr(options)):
+        return messages, {"tools": as_json}
+    from evalharness.tool_calls import prompt_part  # few requests have tools, and it brings its parsers along
+
+    return _with_system_part(messages, prompt_part(read)), {}
+
+
 def knows_enable_thinking(owner: Any) -> bool:
-    """Return whether the template, or one of several, can turn thinking off; other templates ignore the option silently."""
-    return _names(owner, "enable_thinking")
+    """Return whether the template's prompts differ by the option; other templates ignore it silently."""
+    if getattr(owner, "apply_chat_template", None) is None:
+        return False
 
+    def render(messages: Sequence[Mapping[str, Any]], is_on: bool) -> Any:
+        return _apply(owner, list(messages), ChatTemplateOptions(enable_thinking=is_on), {})
 
-def _names(owner: Any, variable: str) -> bool:
-    template = getattr(owner, "chat_template", None) or ""
-    sources = template.values() if isinstance(template, Mapping) else [template]
-    return any(re.search(rf"\b{variable}\b", source) for source in sources)
+    return template_probe.takes_switch(owner, render)
 
 
 def _with_system_part(messages: Sequence[Mapping[str, Any]], part: str) -> list[Mapping[str, Any]]:
@@ -69,7 +92,7 @@ def _with_system_part(messages: Sequence[Mapping[str, Any]], part: str) -> list[
     return [{**messages[0], "content": [*(content or ()), {"type": "text", "text": part}]}, *messages[1:]]
 
 
-def _apply(apply: Any, messages: list[Mapping[str, Any]], options: ChatTemplateOptions, extra: Mapping[str, Any]) -> Any:
+def _apply(owner: Any, messages: list[Mapping[str, Any]], options: ChatTemplateOptions, extra: Mapping[str, Any]) -> Any:
     arguments: dict[str, Any] = {
         "add_generation_prompt": options.add_generation_prompt,
         "tokenize": options.tokenize,
@@ -78,18 +101,18 @@ def _apply(apply: Any, messages: list[Mapping[str, Any]], options: ChatTemplateO
     }
     try:
         try:
-            return apply(messages, enable_thinking=options.enable_thinking, **arguments)
+            return owner.apply_chat_template(messages, enable_thinking=options.enable_thinking, **arguments)
         except TypeError as error:
             if "enable_thinking" not in str(error):
                 raise
-        return apply(messages, **arguments)
+        return owner.apply_chat_template(messages, **arguments)
     except TypeError:
         raise
     except Exception as error:
-        raise _template_error(error) from error
+        raise _template_error(owner, error) from error
 
 
-def _template_error(error: Exception) -> Exception:
+def _template_error(owner: Any, error: Exception) -> Exception:
     """Return a template's refusal as an error of this request; jinja and transformers raise many kinds."""
     if isinstance(error, (MemoryError, OSError)):
         return error
@@ -97,6 +120,9 @@ def _template_error(error: Exception) -> Exception:
         return TemplateError(
             "this checkpoint has no chat template; add chat_template.jinja to it, or use a checkpoint that was trained on chats"
         )
+    if type(error).__name__ == "TemplateLimit":
+        name = getattr(owner, "name_or_path", "") or "this checkpoint"
+        return TemplateError(f"the chat template of {name} takes too much: {error}; use one that ends")
     return TemplateError(f"the chat template refuses these messages: {type(error).__name__}: {error}")
 
 

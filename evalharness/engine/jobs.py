@@ -90,7 +90,7 @@ class JobRequest(NamedTuple):
     def prepare(self) -> PreparedRequest:
         """Return the prompt; `RequestError` if there can be none."""
         prepared = self.builder.build(self.position, self.request, self.options)
-        return prepared._replace(ignored=self.ignored) if self.ignored else prepared
+        return prepared._replace(ignored=(*self.ignored, *prepared.ignored)) if self.ignored else prepared
 
 
 @dataclass(frozen=True)
@@ -209,13 +209,21 @@ class JobMaker:
         for request_type in types if is_chat else ():
             owner = builder.template_owner(request_type)
             check_template_owner(owner, self._chat_template)
-            if self._chat_template.enable_thinking and not knows_enable_thinking(owner):
-                self._notice("thinking was asked for, but the chat template does not know enable_thinking: the prompts are as without it")
+            if not knows_enable_thinking(owner):
+                self._notice_thinking(backend, owner)
         honoured = {key: self._honoured(backend, value) for key, value in {id(options): options for *_, options in numbered}.items()}
         for value, _ in honoured.values():
             backend.check_plan(builder.sampling_plan(value))
         each = tuple(JobRequest(position, request, *honoured[id(options)], builder) for position, request, options in numbered)
         return Job(backend, note, weight_version, each)
+
+    def _notice_thinking(self, backend: Backend, owner: Any) -> None:
+        """Say that the template ignores the switch: on, or off where the model may think all the same."""
+        mark = self._chat_template.thinking_marks[0]
+        if self._chat_template.enable_thinking:
+            self._notice("thinking was asked for, but the chat template does not know enable_thinking: the prompts are as without it")
+        elif mark in str(getattr(owner, "chat_template", "")) or mark in getattr(backend.tokenizer, "get_added_vocab", dict)():
+            self._notice("thinking is off, but the chat template does not know enable_thinking: a model that thinks does so all the same")
 
     def _honoured(self, backend: Backend, options: GenerationOptions) -> tuple[GenerationOptions, tuple[str, ...]]:
         """Return the options that the backend can honour, and those it cannot; raises unless leaving out is allowed."""

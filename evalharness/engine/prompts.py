@@ -17,9 +17,9 @@ from evalharness.api.hooks import RequestType
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat, ScoringRequest, chat_of
-from evalharness.api.thinking import ThinkingBudget
+from evalharness.api.thinking import ThinkingBudget, ThinkingMarks
 from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
-from evalharness.engine.chat_template import render_prompt
+from evalharness.engine.chat_template import left_out_of, render_prompt
 from evalharness.engine.request_images import RequestImages, images_of, without_pictures
 from evalharness.engine.stop_policy import StopPlan, resolve_stops
 
@@ -113,7 +113,7 @@ class PreparedRequest(NamedTuple):
     options: GenerationOptions
     images: RequestImages | None
     response_text: str | None = None
-    thinking_marks: tuple[str, str] | None = None
+    thinking_marks: ThinkingMarks | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -131,7 +131,7 @@ class PromptBuilder:
         """Return the prompt of one request; raises `RequestError` if it cannot be run."""
         chat = chat_of(request)
         request_images = images_of(chat)
-        text, token_ids = self._rendered(chat, request_images) if chat is not None else self._without_chat(request)
+        text, token_ids, gone = self._rendered(chat, request_images) if chat is not None else (*self._without_chat(request), ())
         self._check_placeholders(text, request_images)
         num_tokens = self._num_tokens(token_ids, request_images)
         plan = self.sampling_plan(options)
@@ -147,7 +147,8 @@ class PromptBuilder:
             prompt.check_length(num_tokens, self._backend.max_model_len)
         response_text = request.response if isinstance(request, ScoringRequest) and isinstance(request.response, str) else None
         marks = None if isinstance(request, ScoringRequest) else self._marks_of(text)
-        return PreparedRequest(prompt, self._stop_plan(options), options, request_images, response_text, marks)
+        ignored = tuple(f"chat template: {what} left out of the prompt" for what in gone)
+        return PreparedRequest(prompt, self._stop_plan(options), options, request_images, response_text, marks, ignored)
 
     def _check_ids(self, token_ids: tuple[int, ...], response: tuple[int, ...] | None) -> None:
         """Refuse a prompt without ids, and ids that no embedding has: they would crash a GPU."""
@@ -157,10 +158,12 @@ class PromptBuilder:
         if vocab_size is not None and largest >= vocab_size:
             raise RequestError(f"there is token id {largest}; the model's vocabulary ends at {vocab_size - 1}")
 
-    def _rendered(self, chat: Chat, request_images: RequestImages | None) -> tuple[str, tuple[int, ...]]:
-        owner = self.template_owner("text" if request_images is None else "vlm")
-        text = render_prompt(owner, without_pictures(chat.messages), self._chat_template, tools=chat.tools)
-        return text, text_ids(text, self._backend.tokenizer)
+    def _rendered(self, chat: Chat, request_images: RequestImages | None) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
+        """Return the prompt, its ids, and what the chat template left out of it."""
+        owner, messages = self.template_owner("text" if request_images is None else "vlm"), without_pictures(chat.messages)
+        text = render_prompt(owner, messages, self._chat_template, tools=chat.tools)
+        gone = left_out_of(text, owner, messages, self._chat_template, tools=chat.tools)
+        return text, text_ids(text, self._backend.tokenizer), gone
 
     def _without_chat(self, request: Request) -> tuple[str, tuple[int, ...]]:
         if isinstance(request, TokenGenerationRequest):
@@ -173,10 +176,12 @@ class PromptBuilder:
         placeholder = getattr(self._backend.processor, "image_token_id", None)
         return response_ids(request, self._backend.tokenizer, self._eos_token_ids(options), placeholder)
 
-    def _marks_of(self, prompt_text: str) -> tuple[str, str] | None:
-        """Return the marks of an expected thought: requested, or begun by a template that always begins one."""
-        marks = self._chat_template.thinking_marks
-        return marks if self._chat_template.enable_thinking or prompt_text.rstrip().endswith(marks[0]) else None
+    def _marks_of(self, prompt_text: str) -> ThinkingMarks:
+        (start, end), options = self._chat_template.thinking_marks, self._chat_template
+        is_open = prompt_text.rstrip().endswith(start)
+        if options.continue_final_message:  # the message may end amid a thought
+            is_open = prompt_text.rfind(start) > prompt_text.rfind(end)
+        return ThinkingMarks(start, end, is_open, is_expected=options.enable_thinking or is_open)
 
     def _decode(self, request: TokenGenerationRequest) -> str:
         """Return the text of a prompt of ids; `RequestError` for ids outside the vocabulary."""

@@ -15,7 +15,7 @@ from evalharness.api.checks import any_text
 from evalharness.api.errors import RequestError, RequestsFailed
 from evalharness.api.hooks import GenerationPlugin, postprocess_text
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
-from evalharness.api.thinking import Thinking, num_thought
+from evalharness.api.thinking import Thinking, num_ids_until
 from evalharness.backends.base import Completion, Prompt
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.jobs import Job
@@ -209,27 +209,29 @@ def _num_bytes_scored(response: str | None, ending: Ending, logprobs: Sequence[f
 def _thinking(
     prepared: PreparedRequest, completion: Completion, ending: Ending, tokenizer: Any, plugins: Sequence[GenerationPlugin]
 ) -> Thinking | None:
-    """Return thought and answer if a thought was expected and there is one, else None."""
-    if prepared.thinking_marks is None:
+    """Return thoughts and answer, None if the text does not begin with a thought."""
+    marks = prepared.thinking_marks
+    thoughts = None if marks is None else marks.thoughts_of(ending.raw_text)
+    if marks is None or thoughts is None:
         return None
-    start, end = prepared.thinking_marks
-    num_tokens = num_thought(ending.token_ids, end, lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False)))
-    is_closed = num_tokens is not None
-    if not is_closed and start not in ending.raw_text and not prepared.prompt.text.rstrip().endswith(start):
-        return None
-    num_tokens = len(ending.token_ids) if num_tokens is None else num_tokens
+    num_closed, is_open = thoughts
+    num_tokens = len(ending.token_ids)
+    if not is_open:
+        decode_all = lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False))  # noqa: E731
+        num_tokens = num_ids_until(ending.token_ids, marks.end, num_closed, decode_all)
     thought = str(tokenizer.decode(list(ending.token_ids[:num_tokens]), skip_special_tokens=True))
+    pieces = thought.split(marks.end)
     answer = ""
-    if is_closed:
+    if not is_open:
         decode = prepared.options.decode
         answer = finish(replace(completion, token_ids=ending.token_ids[num_tokens:]), prepared.stops, tokenizer, decode).text
-        if thought.partition(end)[2].strip():  # one token closes the thought and begins the answer, so the mark is plain text
-            answer = ending.text.partition(end)[2]
+        if len(pieces) > num_closed and pieces[-1].strip():  # one token closes the thought and begins the answer: the mark is plain text
+            answer = ending.text.split(marks.end, num_closed)[-1]
             answer = answer.strip() if decode.strip_whitespace else answer
+            pieces = pieces[:-1]
         answer = postprocess_text(plugins, answer)
-    thought = thought.partition(end)[0]
-    text = thought.partition(start)[2] if start in thought else thought
-    return Thinking(text.strip(), answer, is_closed, num_tokens)
+    texts = [(piece.partition(marks.start)[2] if marks.start in piece else piece).strip() for piece in pieces]
+    return Thinking("\n".join(filter(None, texts)), answer, not is_open, num_tokens, marks.is_expected)
 
 
 def _image_facts(prepared: PreparedRequest, completion: Completion) -> tuple[Mapping[str, Any], ...]:

@@ -12,7 +12,7 @@ import pytest
 
 from evalharness.api.checks import any_text
 from evalharness.api.errors import EvalHarnessError, RecordError
-from evalharness.api.redaction import remember_options
+from evalharness.api.redaction import redactor, remember_options, remember_values
 from evalharness.config import RunConfig
 from evalharness.pytest_plugin._pytest_internals import check_expressions
 from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
@@ -192,6 +192,7 @@ def pytest_configure(config: pytest.Config) -> None:
         worker, cards = ("controller", None) if num_workers else ("main", take_cards(config))
         state = _session(RunContext(run, config.rootpath, worker, num_workers, resumed, cards))
         state.lock = lock
+    remember_values(state.context.run.engine_option)
     config.stash[STATE] = state
     config.stash[REPORTING] = reporting = Reporting(config, state)
     if state.context.worker in CONTROLLER_NAMES:
@@ -207,7 +208,7 @@ def pytest_configure(config: pytest.Config) -> None:
             if not runs_nothing(config):
                 state.execution.engines.check_cache()
         except EvalHarnessError as error:
-            raise pytest.UsageError(str(error)) from error
+            raise pytest.UsageError(redactor().text(str(error))) from error
 
 
 def _session(context: RunContext, engines: Sequence[EngineSpec] | None = None) -> EvalSession:
@@ -219,9 +220,9 @@ def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLo
     """Return the options of the run and, if it is resumed, its recorded state and its lock."""
     run = resolve_run_config(config)
     try:
-        return resume_run(run, only_look=runs_nothing(config)) if asks_to_resume(run) else (run, None, None)
+        return resume_run(run, config.rootpath, only_look=runs_nothing(config)) if asks_to_resume(run) else (run, None, None)
     except EvalHarnessError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(redactor().text(str(error))) from error
 
 
 def _given(config: pytest.Config) -> Any:
@@ -298,7 +299,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             if _given(config)["heartbeat"] is not None:
                 state.heartbeat = start_heartbeat(execution, Path(_given(config)["heartbeat"]))
     except EvalHarnessError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(redactor().text(str(error))) from error
     # Tests and cases live as long as the session. Looking at all of them in every round of the garbage collector takes
     # several percent of the time of a large run with a quick engine.
     gc.freeze()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import ConfigError, did_you_mean
+from evalharness.api.redaction import redactor
 from evalharness.config import RunConfig, resolve
 from evalharness.config.options import ARGUMENTS
 from evalharness.pytest_plugin._pytest_internals import add_hint, rootdir_of_paths
@@ -76,7 +77,7 @@ def resolve_run_config(config: pytest.Config) -> RunConfig:
     try:
         return resolve({option.name: config.getoption(option.dest) for option in ARGUMENTS}, os.environ, config.rootpath)
     except ConfigError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(redactor().text(str(error))) from error
 
 
 def refuse_misplaced_rootdir(config: pytest.Config) -> None:

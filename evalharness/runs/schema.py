@@ -49,6 +49,8 @@ class Generation(TypedDict, total=False):
     thinking: ThinkingFacts | None
     num_bytes_scored: int | None
     """UTF-8 bytes of a given response that its log-probabilities are of, without a first token that has none."""
+    hidden: list[str]
+    """Names of the secrets that stood in the answer and were hidden: it is not judged again. Absent where there were none."""
 
 
 class ThinkingFacts(TypedDict, total=False):
@@ -58,6 +60,7 @@ class ThinkingFacts(TypedDict, total=False):
     answer: str
     is_closed: bool
     num_tokens: int
+    is_expected: bool
 
 
 class CaseFacts(TypedDict, total=False):

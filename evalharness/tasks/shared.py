@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.json_schema import AnswerDecoder
+from evalharness.api.requests import GenerationResult
 from evalharness.runs.files import write_atomically
 
 # An escaped character, a whole string, or a bracket outside of strings. A string that never ends takes the rest of the text, so
@@ -155,6 +156,12 @@ def header_problems(header: Header | None, domain: str, task: str, text: str) ->
     if not header_matches(header, domain, task):
         return (f"header says {header.domain}, {header.task}",)
     return () if text.split("\n", 1)[0] == header_line(domain, task) else ("the header must be the whole first line",)
+
+
+def judged_text(generation: GenerationResult) -> str:
+    """Return the answer for tasks whose form forbids thoughts: one that nobody asked for stays in it, unless it has no end."""
+    thinking = generation.thinking
+    return generation.text if thinking is not None and thinking.is_closed and not thinking.is_expected else generation.answer
 
 
 _MARK = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.api.redaction import Redactor, redactor, remember_options
+from evalharness.api.redaction import Redactor, redactor, remember_options, remember_values
 from evalharness.cli import main
 from tests.growth import assert_linear
 from tests.pytest_plugin.project import HEADER, MODES, Project, environment
@@ -23,7 +23,7 @@ ENV = {
     "HF_TOKEN": "hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ012345",
     "OPENAI_API_KEY": "sk-proj-0123456789abcdefABCDEF",
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
-    "MY_SERVICE_PASSWORD": 'p"ss\\wörd 1',
+    "MY_SERVICE_PASSWORD": 'p"ss\\wörd-1',
     "DATABASE_URL": "postgres://me:db-pass-77@host/db",
     "PYTEST_ADDOPTS": "--x-api-key=addopts-secret-1 -p no:cacheprovider",
 }
@@ -127,8 +127,8 @@ def test_a_secret_that_changes_is_known_as_it_is_now(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("A_PLACE", "here")
     redactor()
     monkeypatch.delenv("A_PLACE")
-    monkeypatch.setenv("X_TOKEN", "new-key-0123")
-    assert redactor().text("who is new-key-0123?") == "who is [X_TOKEN hidden]?"
+    monkeypatch.setenv("X_API_KEY", "new-key-0123")
+    assert redactor().text("who is new-key-0123?") == "who is [X_API_KEY hidden]?"
     for address in ("http://store.example", "http://me:pass-0123@store.example"):
         monkeypatch.setenv("STORE", address)
         known = redactor()
@@ -146,13 +146,13 @@ def test_a_variable_that_goes_while_the_environment_is_read_is_no_error(monkeypa
         def __iter__(self) -> Iterator[str]:
             return iter([*self.data, "GONE_TOKEN"])
 
-    monkeypatch.setattr(os, "environ", Changing({"A_TOKEN": "q7w9-alpha"}))
-    assert redactor().known("q7w9-alpha") == "[A_TOKEN hidden]"
+    monkeypatch.setattr(os, "environ", Changing({"A_API_KEY": "q7w9-alpha"}))
+    assert redactor().known("q7w9-alpha") == "[A_API_KEY hidden]"
 
 
 def test_answers_are_written_while_pytest_names_one_test_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Generations are journalled by another thread than that of the tests, which changes the environment for each of them."""
-    monkeypatch.setenv("A_TOKEN", "q7w9-alpha")
+    monkeypatch.setenv("A_API_KEY", "q7w9-alpha")
     switched_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -163,7 +163,7 @@ def test_answers_are_written_while_pytest_names_one_test_after_another(monkeypat
                 del os.environ["OF_THIS_TEST"]
     finally:
         sys.setswitchinterval(switched_s)
-    assert set(written.result()) == {"[A_TOKEN hidden]"}
+    assert set(written.result()) == {"[A_API_KEY hidden]"}
 
 
 def test_nothing_is_made_anew_for_each_test(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,23 +231,60 @@ class TestRedactor:
             pytest.param("TOKENIZERS_PARALLELISM", "a1b2c3d4", id="tokenizers"),
             pytest.param("EVALHARNESS_MAX_NEW_TOKENS", "a1b2c3d4", id="tokens"),
             pytest.param("KEYBOARD", "a1b2c3d4", id="keyboard"),
+            pytest.param("PASS_LABEL", "Verdict: pass", id="spaces"),
+            pytest.param("PASS_LABEL", "verdict-passed-2024", id="words"),
+            pytest.param("EOS_TOKEN", "<|im_end|>", id="special-token"),
+            pytest.param("EOS_TOKEN", "im_end_a1b2c3d4e5", id="name-of-a-special-token"),
+            pytest.param("STOP_KEY", "answer:", id="stop"),
+            pytest.param("HF_TOKEN", "<|endoftext|>", id="special-token-of-a-key"),
+            pytest.param("OPENAI_API_KEY", "Verdict: pass 1", id="spaces-of-a-key"),
+            pytest.param("DB_PASSWORD", "postgres", id="word"),
+            pytest.param("AUTH", "label-1", id="auth"),
         ],
     )
     def test_what_is_no_secret_stays(self, name: str, value: str) -> None:
         assert Redactor({name: value}).known(f"x {value} y") == f"x {value} y"
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            pytest.param("HF_TOKEN", "hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ", id="hugging-face"),
+            pytest.param("EVALHARNESS_API_KEY", "token-abc123", id="key-of-a-server"),
+            pytest.param("MY_TOKEN", "k3J9xQ2mZ7pL", id="random"),
+            pytest.param("THEIR_AUTH", "sk-abcdefghijklmnop", id="form-of-a-key"),
+            pytest.param("URL", "https://me:pass77word@host", id="url"),
+        ],
+    )
+    def test_what_is_secret_by_its_source_or_its_form_is_known(self, name: str, value: str) -> None:
+        secret = "pass77word" if name == "URL" else value
+        assert secret not in Redactor({name: value}).known(f"x {secret} y")
+
+    def test_the_file_of_hugging_faces_token_is_known(self, tmp_path: Path) -> None:
+        (tmp_path / "token").write_text("hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ\n")
+        hide = Redactor({"HF_HOME": str(tmp_path)})
+        assert hide.known("hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ") == "[Hugging Face's token hidden]"
+
+    def test_secrets_of_a_table_of_settings_are_hidden_and_known(self) -> None:
+        options = {"hf_token": "abc123", "hf_overrides": {"api_key": "def456"}, "eos_token": "<|end|>7", "seed": 1}
+        shown = {"hf_token": "…", "hf_overrides": {"api_key": "…"}, "eos_token": "<|end|>7", "seed": 1}
+        assert Redactor({}).data({"engine_option": options}) == {"engine_option": shown}
+        assert Redactor({}).text("it must be a table, got 'hf_token=secret'") == "it must be a table, got 'hf_token=…'"
+        remember_values(options.items())
+        assert "abc123" not in Redactor({}).known("vllm: abc123 def456")
+        assert "def456" not in Redactor({}).known("vllm: abc123 def456")
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
         "piece", ["a", "://a", ":/:", "?a_", "&key", "authorization : ", "Bearer ", "bearer  a", "sk-", "hf_", "\x1b[31m", "="]
     )
     def test_long_texts_take_time_by_their_length(self, piece: str) -> None:
-        assert_linear(Redactor({"X_TOKEN": "abc123"}).text, piece * (1_000_000 // len(piece)))
+        assert_linear(Redactor({"X_API_KEY": "abc123"}).text, piece * (1_000_000 // len(piece)))
 
     def test_json_stays_json_and_a_longer_secret_is_hidden_whole(self) -> None:
-        hide = Redactor({"A_TOKEN": "abc123", "B_TOKEN": 'abc123"456'})
+        hide = Redactor({"A_API_KEY": "abc123", "B_API_KEY": 'abc123"456'})
         assert json.loads(hide.json_line(json.dumps({"x": 'abc123"456', "y": "abc123"}))) == {
-            "x": "[B_TOKEN hidden]",
-            "y": "[A_TOKEN hidden]",
+            "x": "[B_API_KEY hidden]",
+            "y": "[A_API_KEY hidden]",
         }
 
     @pytest.mark.parametrize(
@@ -258,6 +295,8 @@ class TestRedactor:
             ["-o", "my_secret=abc123"],
             ["-omy_secret=abc123"],
             ["--override-ini=my_key=abc123"],
+            ["--engine-option=hf_token=abc123"],
+            ["--engine-option", "hf_token=abc123"],
         ],
     )
     def test_values_of_secret_options_are_known(self, arguments: list[str]) -> None:

@@ -153,8 +153,34 @@ def test_a_thought_without_end_or_beginning_is_told_from_the_answer() -> None:
     result = answered("yes")
     assert (result.thinking, result.answer) == (None, "yes")
     result = answered("<think>a</think>b", thinks=False)
-    assert (result.thinking, result.answer) == (None, "<think>a</think>b")
+    assert (result.thinking, result.answer) == (Thinking("a", "b", True, 16, is_expected=False), "b")
     assert answered("<thought>a<end>b", marks=("<thought>", "<end>")).thinking == Thinking("a", "b", True, 15)
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+@pytest.mark.parametrize(
+    ("script", "answer", "is_closed"),
+    [
+        ("<think>maybe the answer is 42 but", "", False),
+        ("\n <think>maybe the answer is 42 but", "", False),
+        ("<think>a</think>\n<think>maybe 42", "", False),
+        ("<think>a</think><think>b</think>42", "42", True),
+        ("<think></think>42", "42", True),
+        ("<think>a <think>b</think>42", "42", True),
+        ("<think>a</think>the mark </think> is mine", "the mark </think> is mine", True),
+    ],
+)
+def test_what_opens_with_the_mark_is_a_thought_in_every_mode(script: str, answer: str, is_closed: bool, thinks: bool) -> None:
+    result = answered(script, thinks=thinks)
+    assert (result.answer, result.text) == (answer, script.strip())
+    assert result.thinking is not None
+    assert (result.thinking.is_closed, result.thinking.is_expected) == (is_closed, thinks)
+
+
+@pytest.mark.parametrize("script", ["42", "Use <think> and </think>.", '{"a": "</think>"}', "a</think>b"])
+def test_marks_amid_an_answer_are_its_own_with_thinking_off(script: str) -> None:
+    result = answered(script, thinks=False)
+    assert (result.thinking, result.answer) == (None, script)
 
 
 def test_a_template_that_always_begins_a_thought_is_believed() -> None:

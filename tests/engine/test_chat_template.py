@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from evalharness.api.errors import TemplateError
 from evalharness.api.options import ChatTemplateOptions
 from evalharness.backends.fake import FakeTokenizer
-from evalharness.engine.chat_template import render_prompt, template_sha256
+from evalharness.engine.chat_template import knows_enable_thinking, left_out_of, render_prompt, template_sha256
 
 MESSAGES = [{"role": "system", "content": "be short"}, {"role": "user", "content": "hi"}]
 
@@ -112,7 +113,9 @@ REFUSALS = {
 def templated(tiny_tokenizer: Any) -> Any:
     """Returns a copy of the real tokenizer with another template."""
 
-    def make(template: str | None) -> Any:
+    from evalharness.backends.hf import _transformers  # noqa: F401  # transformers with limits for templates, as the backends import it
+
+    def make(template: Any) -> Any:
         tokenizer = copy.deepcopy(tiny_tokenizer)
         tokenizer.chat_template = template
         return tokenizer
@@ -146,15 +149,54 @@ FUNCTION = {"name": "get-weather", "description": "tells it", "parameters": {"ty
 TOOL = {"type": "function", "function": FUNCTION}
 
 
-def test_a_template_that_knows_tools_or_one_of_several_gets_them(tiny_tokenizer: Any) -> None:
+class Writing:
+    """Renders as a function of messages and tools tells it, and notes what it was given last."""
+
+    def __init__(self, write: Callable[..., str]) -> None:
+        self._write = write
+        self.messages: list[Any] = []
+
+    def apply_chat_template(self, messages: list[Any], *, tools: Any = None, **_: Any) -> str:
+        self.messages = messages
+        return self._write(messages, tools)
+
+
+def test_a_template_that_writes_tools_or_one_of_several_gets_them(tiny_tokenizer: Any, templated: Any) -> None:
     prompt = render_prompt(tiny_tokenizer, MESSAGES, ChatTemplateOptions(), tools=[TOOL])
     assert prompt.count("get-weather") == 1
     assert prompt.count("<tools>") == 1
     assert "You can call these tools" not in prompt
-    owner: Any = Owner("prompt")
-    owner.chat_template = {"default": "{{ messages }}", "tool_use": "{{ tools }}"}
-    render_prompt(owner, MESSAGES, ChatTemplateOptions(), tools=[TOOL])
-    assert owner.calls[0][1]["tools"] == [TOOL]
+    several = templated({"default": "{{ messages }}", "tool_use": "{{ messages }}{{ tools | tojson }}"})
+    assert "You can call these tools" not in render_prompt(several, MESSAGES, ChatTemplateOptions(), tools=[TOOL])
+
+
+CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{# This model has no tools. #}" + CHAT,
+        "a helpful assistant without tools." + CHAT,
+        "{% if not tools is defined %}none{% endif %}" + CHAT,
+        "{% set tools = [] %}{{ tools }}" + CHAT,
+        "{% if tools and false %}{{ tools }}{% endif %}" + CHAT,
+        "{% if tools %}{{ raise_exception('no tools') }}{% endif %}" + CHAT,
+        "You have {{ (tools or [])|length }} tools." + CHAT,
+    ],
+)
+def test_a_template_that_only_mentions_tools_does_not_get_them(templated: Any, template: str) -> None:
+    owner = templated(template)
+    prompt = render_prompt(owner, MESSAGES, ChatTemplateOptions(), tools=[TOOL])
+    assert '"name": "get-weather"' in prompt
+    assert "You can call these tools" in prompt
+    assert left_out_of(prompt, owner, MESSAGES, ChatTemplateOptions(), tools=[TOOL]) == ()
+
+
+def test_tools_that_nothing_writes_are_named(templated: Any) -> None:
+    owner = templated("{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+    prompt = render_prompt(owner, MESSAGES, ChatTemplateOptions(), tools=[TOOL])
+    assert left_out_of(prompt, owner, MESSAGES, ChatTemplateOptions(), tools=[TOOL])[-1] == "the tools"
 
 
 @pytest.mark.parametrize(
@@ -166,23 +208,108 @@ def test_a_template_that_knows_tools_or_one_of_several_gets_them(tiny_tokenizer:
     ids=["no system message", "system message"],
 )
 def test_to_other_templates_the_system_message_tells_of_tools(messages: list[Any], system: str) -> None:
-    owner = Owner("prompt")
-    owner.chat_template = "{{ messages }}"  # type: ignore[attr-defined]
+    owner = Writing(lambda given, tools: str(given))
     before = copy.deepcopy(messages)
     render_prompt(owner, messages, ChatTemplateOptions(), tools=[TOOL])
-    [(sent, arguments)] = owner.calls
-    assert sent[0]["role"] == "system"
-    assert sent[0]["content"].startswith(system)
-    assert '"name": "get-weather"' in sent[0]["content"]
-    assert sent[-1] == before[-1]
-    assert "tools" not in arguments
+    assert owner.messages[0]["role"] == "system"
+    assert owner.messages[0]["content"].startswith(system)
+    assert '"name": "get-weather"' in owner.messages[0]["content"]
+    assert owner.messages[-1] == before[-1]
     assert messages == before
 
 
 def test_a_system_message_of_parts_gets_one_more() -> None:
-    owner = Owner("prompt")
+    owner = Writing(lambda given, tools: str(given))
     render_prompt(owner, [{"role": "system", "content": [{"type": "text", "text": "x"}]}], ChatTemplateOptions(), tools=[TOOL])
-    assert [part["text"][:12] for part in owner.calls[0][0][0]["content"]] == ["x", "You can call"]
+    assert [part["text"][:12] for part in owner.messages[0]["content"]] == ["x", "You can call"]
+
+
+TURNS = [
+    {"role": "system", "content": "be short"}, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"},
+    {"role": "user", "content": "hi"},
+]  # fmt: skip
+CALLING = [
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": "b"}}}]},
+    {"role": "tool", "name": "f", "content": "sunny"},
+]
+
+WORDS = [{"role": "user", "content": "<t>x</t>" + "w " * 50}]
+PART = ("a part of the user turn",)
+NO_TOOL_TURNS = ("name of the tool turn (2 of 2)", "the tool turn (2 of 2)")
+ONLY_TEXTS = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
+GONE: dict[str, tuple[str, list[Any], tuple[str, ...]]] = {
+    "system": (CHAT.replace("messages", "messages if m.role != 'system'"), TURNS, ("the system turn (1 of 4)",)),
+    "last only": ("{{ messages[-1].content }}", TURNS[1:], ("the user turn (1 of 3)", "the assistant turn (2 of 3)")),
+    "tool": (CHAT.replace("messages", "messages if m.role != 'tool'"), CALLING[::2], NO_TOOL_TURNS),
+    "calls": (CHAT, CALLING[:2], ("tool_calls of the assistant turn (2 of 2)",)),
+    "roles": ("{% for m in messages %}{{ m.content }}{% endfor %}", TURNS, ("the role system", "the role user", "the role assistant")),
+    "cut": ("{% for m in messages %}{{ m.content[:20] }}{% endfor %}", WORDS, PART),
+    "thoughts": (CHAT.replace("m.content", "m.content.split('</t>')[-1]"), WORDS, PART),
+    "images": (ONLY_TEXTS, [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}], ("the images",)),
+    "parts": (CHAT, [{"role": "user", "content": [{"type": "text", "text": "what?"}]}], ("the form of content in parts",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("template", "messages", "gone"), GONE.values(), ids=GONE.keys())
+def test_what_a_template_leaves_out_is_named(templated: Any, template: str, messages: list[Any], gone: tuple[str, ...]) -> None:
+    owner = templated(template)
+    prompt = render_prompt(owner, messages, ChatTemplateOptions())
+    found = left_out_of(prompt, owner, messages, ChatTemplateOptions())
+    found = tuple(what.partition(", ")[0] for what in found if gone[0].startswith("the role") or "the role" not in what)
+    assert found == gone
+
+
+ALL_THERE = {
+    "plain": CHAT,
+    "stripped": "{% for m in messages %}<{{ m.role }}>{{ m.content | trim | replace('\n', ' ') }}{% endfor %}",
+    "json": "{% for m in messages %}{{ m | tojson }}{% endfor %}",
+    "json in ascii": "{{ messages | tojson(ensure_ascii=True) }}",
+    "html": "{% for m in messages %}<{{ m.role }}>{{ m.content | e }}{% endfor %}",
+    "system in the user's turn": (
+        "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>"
+        "{% if loop.index == 2 %}{{ messages[0].content }}\n{% endif %}{{ m.content }}{% endif %}{% endfor %}"
+    ),
+}
+
+
+@pytest.mark.parametrize("template", ALL_THERE.values(), ids=ALL_THERE.keys())
+def test_what_is_written_in_another_way_is_there(templated: Any, template: str) -> None:
+    owner = templated(template)
+    said = ' hi,\n "you" <b>\tü  &\u2028 \\ '
+    messages = [{"role": "system", "content": "be short"}, *({"role": role, "content": said} for role in ("user", "assistant", "user"))]
+    prompt = render_prompt(owner, messages, ChatTemplateOptions())
+    assert left_out_of(prompt, owner, messages, ChatTemplateOptions()) == ()
+
+
+def test_a_shape_of_chat_is_rendered_once() -> None:
+    rendered = []
+    owner = Writing(lambda given, tools: rendered.append(1) or "".join(f"<{m['role']}>{m['content']}" for m in given))  # type: ignore[func-returns-value]
+    for text in ("a", "b", "c"):
+        messages = [{"role": "system", "content": text}, {"role": "user", "content": text}]
+        prompt = render_prompt(owner, messages, ChatTemplateOptions())
+        assert left_out_of(prompt, owner, messages, ChatTemplateOptions()) == ()
+    assert len(rendered) == 3 + 3  # one for each prompt; the shape, and each of its roles
+
+
+@pytest.mark.parametrize(
+    ("template", "knows"),
+    [
+        (CHAT + "{% if not enable_thinking %}<think></think>{% endif %}", True),
+        ("{# enable_thinking #}" + CHAT, False),
+        ("{% if enable_thinking is undefined %}x{% endif %}" + CHAT, False),
+        (CHAT + "{{ '/no_think' if m is undefined and messages[0].role == 'system' and not enable_thinking }}", True),
+    ],
+)
+def test_the_switch_is_known_where_prompts_differ_by_it(templated: Any, template: str, knows: bool) -> None:
+    assert knows_enable_thinking(templated(template)) is knows
+
+
+def test_a_template_that_takes_too_much_is_named(templated: Any) -> None:
+    owner = templated("{{ 'x' * 10**10 }}")
+    owner.name_or_path = "/ckpt/evil"
+    with pytest.raises(TemplateError, match="the chat template of /ckpt/evil takes too much: it asks for a value"):
+        render_prompt(owner, MESSAGES, ChatTemplateOptions())
 
 
 def test_the_hash_is_that_of_the_template_or_of_several_whatever_their_order(tiny_tokenizer: Any) -> None:

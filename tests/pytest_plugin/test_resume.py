@@ -6,12 +6,14 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image
 
 from evalharness.api.errors import BROKEN, CheckpointError, ConfigError
+from evalharness.api.redaction import redactor
 from evalharness.config import RunConfig, resolve
 from evalharness.pytest_plugin.execution.engine_specs import engine_specs
 from evalharness.pytest_plugin.replay.resume import Resumption
@@ -376,3 +378,14 @@ def test_another_file_of_answers_is_noticed(project: Project) -> None:
     resumed = project.run_inline("--resume", "r")
     assert resumed.exit_code == pytest.ExitCode.USAGE_ERROR
     assert "run r cannot be resumed: fingerprint of checkpoint " in resumed.output
+
+
+def test_a_secret_option_that_the_record_hides_is_given_again(tmp_path: Path) -> None:
+    then = resolve({"engine_option": ["hf_token=abc123", "seed=1"]}, {}, tmp_path)
+    shown: Any = redactor().data(then.to_json())
+    resumption: Any = Resumption.__new__(Resumption)
+    resumption.recorded = SimpleNamespace(config=RunConfig.from_json(shown), run_dir=tmp_path / "run", run_id="run")
+    with pytest.raises(ConfigError, match="--engine-option hf_token is a secret that its record hides; give it again"):
+        resumption.options(resolve({}, {}, tmp_path))
+    again = resumption.options(then)
+    assert dict(again.engine_option) == {"hf_token": "abc123", "seed": 1}

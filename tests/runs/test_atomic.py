@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -15,6 +17,18 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.json"
 
 
+def disk_is_full(*_: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_link_in_place_of_the_temporary_file_is_not_followed(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (path.parent / f".run.json.{os.getpid()}.tmp").symlink_to(tmp_path / "mine")
+    with write_atomically(path) as file:
+        file.write(b"new")
+    assert ((tmp_path / "mine").read_text(), path.read_bytes(), path.is_symlink()) == ("mine", b"new", False)
+
+
 def test_the_old_content_stays_until_the_new_is_whole(path: Path) -> None:
     mode = path.stat().st_mode
     with write_atomically(path) as file:
@@ -24,11 +38,11 @@ def test_the_old_content_stays_until_the_new_is_whole(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_an_exception_or_a_full_disk_keeps_the_old_content_and_leaves_no_temporary_file(path: Path) -> None:
+def test_an_exception_or_a_full_disk_keeps_the_old_content_and_no_temporary_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError, match="division"), write_atomically(path) as file:
         file.write(b"new")
         raise ZeroDivisionError("division")
-    (path.parent / f".run.json.{os.getpid()}.tmp").symlink_to("/dev/full")
+    monkeypatch.setattr(os, "replace", disk_is_full)
     with pytest.raises(RecordError, match=r"run\.json cannot be written: No space left on device; free some$"):  # noqa: SIM117
         with write_atomically(path, "free some") as file:
             file.write(b"new")

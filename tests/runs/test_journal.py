@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import RecordError
+from evalharness.api.requests import GenerationFailure
 from evalharness.runs.journal import Journal, journal_name, read_lines, session_of
+from evalharness.runs.recorded import outcome_of
+from evalharness.runs.records import Recorded
 
 
 def write(run_dir: Path, worker: str, *lines: tuple[str, dict[str, Any]]) -> None:
@@ -158,3 +161,35 @@ class TestSessions:
     @pytest.mark.parametrize("name", ["main", "gw0", "resumed", "resumed-x-gw0", "resumed-1-gw0"])
     def test_other_names_are_of_the_first_session(self, name: str) -> None:
         assert session_of(name) == 0
+
+
+def _generation(text: str) -> dict[str, Any]:
+    return {"text": text, "raw_text": f"{text}<|im_end|>", "finish_reason": "stop", "prompt_text": "who?"}
+
+
+def test_an_answer_is_recorded_as_it_is_whatever_the_environment_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"PASS_LABEL": "Verdict: pass", "EOS_TOKEN": "<|im_end|>", "A_KEY": "Reason", "AUTH_WORD": "passed-2024"}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    text = f"Verdict: pass\nReason: all of {' '.join(values.values())}"
+    journal = Journal(tmp_path, "main")
+    journal.write("generation", {"engine": "e", "eval": "v", "case_id": "c", "sample": 0, "generation": _generation(text)})
+    journal.close()
+    [line] = read_lines(tmp_path)
+    assert line.values["generation"] == _generation(text)
+
+
+def test_an_answer_with_a_secret_says_so_and_is_not_judged_from_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ")
+    journal = Journal(tmp_path, "main")
+    case: dict[str, Any] = {"engine": "e", "eval": "v", "case_id": "c"}
+    for sample, text in enumerate(["it is hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ", "no secret"]):
+        journal.write("generation", {**case, "sample": sample, "generation": _generation(text)})
+    journal.close()
+    altered, whole = (line.values["generation"] for line in read_lines(tmp_path))
+    assert (altered["text"], altered["hidden"]) == ("it is [HF_TOKEN hidden]", ["HF_TOKEN"])
+    assert "hidden" not in whole
+    recorded = Recorded({**whole, **altered}, tmp_path, 0, 0)
+    outcome = outcome_of(recorded)
+    assert isinstance(outcome, GenerationFailure)
+    assert (outcome.kind, "HF_TOKEN" in outcome.problem) == ("invalid", True)

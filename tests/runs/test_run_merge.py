@@ -10,11 +10,21 @@ import pytest
 from evalharness.api.errors import RecordError
 from evalharness.runs.records import read_records
 from evalharness.runs.samples import merge_rows, missing_row, note_crashes, write_samples
+from tests.runs.test_atomic import disk_is_full
 from tests.runs.test_journal import write
 
 
 def row(nodeid: str, case_id: str = "c", **more: Any) -> dict[str, Any]:
-    return {"nodeid": nodeid, "engine": "fake:x", "eval": "a", "case_id": case_id, "num_samples": 1, "worker": "gw0", **more}
+    return {
+        "nodeid": nodeid,
+        "engine": "fake:x",
+        "eval": "a",
+        "case_id": case_id,
+        "num_samples": 1,
+        "worker": "gw0",
+        "outcome": "pass",
+        **more,
+    }
 
 
 def generation(text: str, case_id: str = "c", sample: int = 0, **more: Any) -> dict[str, Any]:
@@ -119,7 +129,7 @@ class TestWhatIsKept:
     @pytest.mark.parametrize("sample", [-1, 10**9])
     def test_a_sample_that_no_case_has_is_refused(self, tmp_path: Path, sample: int) -> None:
         write(tmp_path, "gw0", ("generation", generation("t", sample=sample)))
-        with pytest.raises(RecordError, match=f"names sample {sample} of a case"):
+        with pytest.raises(RecordError, match=r"gw0.jsonl:1 is a generation line with a wrong 'sample'"):
             read_records(tmp_path)
 
     @pytest.mark.slow
@@ -172,9 +182,9 @@ def test_a_crashed_test_is_an_error_with_what_was_generated_for_it(tmp_path: Pat
     assert (found["outcome"], found["problem"], found["generation"]["text"]) == ("error", "worker crashed", "made")
 
 
-def test_samples_that_cannot_be_written_are_said_and_leave_no_open_file(tmp_path: Path) -> None:
+def test_samples_that_cannot_be_written_are_said_and_leave_no_open_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "gw0", ("generation", generation("t")), ("row", row("n0")))
-    (tmp_path / f".samples.jsonl.{os.getpid()}.tmp").symlink_to("/dev/full")
+    monkeypatch.setattr(os, "replace", disk_is_full)
     records = read_records(tmp_path)
     num_open = len(os.listdir("/proc/self/fd"))
     with pytest.raises(RecordError, match=r"samples\.jsonl cannot be written: No space left on device; the journal beside it keeps"):

@@ -20,6 +20,7 @@ TEXT_CHARS = 2000
 """What is kept of a text to be shown; samples.jsonl has all of it."""
 _DIGITS = 6  # scores are compared to so many decimals, as baselines keep them
 _SHORT_HASH = 8
+_LARGEST = 1e150  # the squares of larger numbers overflow
 _NUM_COUNTS = 3
 _DOMAIN = "domain"
 
@@ -137,7 +138,7 @@ def _line(row: Row) -> CaseLine:
     generations = generations_of(row)
     texts = [text_of(sample.get("text")) for sample in generations]
     outcome = text_of(row.get("outcome"))
-    scores = {name: number for name, value in mapping(row.get("scores")).items() if (number := _number(value)) is not None}
+    scores = {name: number for name, value in mapping(row.get("scores")).items() if (number := plain_score(value)) is not None}
     if outcome in JUDGED:
         rates = {name: float(BUILT_IN_METRICS[name].holds(row)) for name in RATES if BUILT_IN_METRICS[name].counts(row)}
         scores = {**rates, **{name: value for name, value in scores.items() if name not in RATES}}
@@ -186,23 +187,23 @@ def _marks(categories: Mapping[str, Any] | None) -> dict[str, float]:
     marks: dict[str, float] = {}
     for name, value in mapping(categories).items():
         if isinstance(value, list) and len(value) == _NUM_COUNTS:
-            counts = [number for number in map(_number, value) if number is not None]
+            counts = [number for number in map(plain_score, value) if number is not None]
             mark = Overlap(*counts).f1(None) if len(counts) == _NUM_COUNTS else None
         else:
-            mark = _number(value)
+            mark = plain_score(value)
         if mark is not None:
             marks[text_of(name)] = round(mark, _DIGITS)
     return marks
 
 
-def _number(value: object) -> float | None:
+def plain_score(value: object) -> float | None:
     if not isinstance(value, (int, float)):
         return None
     try:
         number = float(value)
     except OverflowError:
         return None
-    return round(number, _DIGITS) if math.isfinite(number) else None
+    return round(number, _DIGITS) if abs(number) < _LARGEST else None
 
 
 def _without_seed(options: object) -> Any:

@@ -18,10 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, sheets_by_engine
+from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, plain_score, sheets_by_engine
 from evalharness.analysis.gates import DIRECTIONS
-from evalharness.api.errors import BaselineError, ComparisonError
-from evalharness.runs.files import write_atomically
+from evalharness.api.checks import refuse_constant
+from evalharness.api.errors import BaselineError, ComparisonError, RecordError
+from evalharness.runs.files import read_whole, write_atomically
 from evalharness.runs.judging import code_of
 from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import EngineEntry, Row, RunFile, entries_of, mapping, text_of
@@ -173,6 +174,13 @@ FORMAT, VERSION = "evalharness baseline", 1
 _SYMBOLS = string.digits + string.ascii_letters
 _FACTS = ("run_id", "engine", "checkpoint", "fingerprint", "asked", "circumstances")
 
+_TYPES: Mapping[str, Any] = {
+    **dict.fromkeys(("run_id", "engine", "checkpoint"), str),
+    "fingerprint": (str, type(None)),
+    **dict.fromkeys(("asked", "circumstances"), dict),
+    **dict.fromkeys(("directions", "tests"), list),
+}
+
 Column: TypeAlias = "list[Any] | dict[str, Any]"
 
 
@@ -225,7 +233,9 @@ def _plain(value: Any) -> Any:
 def read_baseline(path: Path) -> Side:
     """Return the side in a baseline. Raises `BaselineError` if it is absent, unreadable or not a baseline."""
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_whole(path, path.parent), parse_constant=refuse_constant)
+    except RecordError as error:
+        raise BaselineError(f"baseline {error}") from error
     except OSError as error:
         raise BaselineError(f"baseline {path} cannot be read: {error.strerror}; create one with: evalharness bless RUN_DIR NAME") from error
     except (ValueError, RecursionError) as error:
@@ -235,6 +245,9 @@ def read_baseline(path: Path) -> Side:
     if values.get("version") != VERSION:
         raise BaselineError(f"{path} has version {values.get('version')!r}; this evalharness reads {VERSION}: bless the run again")
     try:
+        wrong = next((name for name, kind in _TYPES.items() if not isinstance(values[name], kind)), None)
+        if wrong is not None:
+            raise TypeError(f"a wrong {wrong!r}")
         sheets = [_sheet(test) for test in values["tests"]]
         return Side(
             label=f"baseline {path.stem} ({values['engine']})",
@@ -250,16 +263,17 @@ def read_baseline(path: Path) -> Side:
 def _sheet(test: Mapping[str, Any]) -> Sheet:
     case_ids = test["cases"]
     columns = {name: _unpacked(column, len(case_ids)) for name, column in test["columns"].items()}
-    sheet = Sheet(test["eval"], test["test"], test["options"], code=test.get("code"))
+    sheet = Sheet(str(test["eval"]), str(test["test"]), test["options"], code=mapping(test["code"]) if test.get("code") else None)
     references = columns.get("reference") or [None] * len(case_ids)  # there is none in a baseline of an older version
     for position, case_id in enumerate(case_ids):
         named: dict[str, dict[str, float]] = {"scores": {}, "marks": {}}
         for name, values in columns.items():
             kind, dot, key = name.partition(".")
-            if dot and values[position] is not None:
-                named[kind][key] = float(values[position])
+            number = plain_score(values[position]) if dot else None
+            if number is not None:
+                named[kind][key] = number
         sheet.cases[case_id] = CaseLine(
-            columns["outcome"][position],
+            str(columns["outcome"][position]),
             named["scores"],
             named["marks"],
             columns["prompt"][position],

@@ -81,6 +81,9 @@ def report(run: str) -> int:
 @click.option("--report-dir", type=PATH, metavar="FOLDER", help="Folder for the new run (default: the run's; for a FILE reports)")
 @click.option("--run-id", metavar="ID", help="Name of the new run (default: the run's name, -rescored- and six random digits)")
 @click.option("--spot", metavar="N", help="Cases that evals with spot checks show in outputs/ (default: the run's; for a FILE 0)")
+@click.option(
+    "--project", type=PATH, metavar="FOLDER", help="Project whose evals judge the run, its pytest rootdir (default: the current one)"
+)
 @click.option("--coordinates", metavar="SPACE", help="Coordinate space of a dense dump that does not name it (default: norm1000)")
 def rescore(source: str, tests: Path | None, coordinates: str | None, **changes: Any) -> int:
     """Score stored generations again, those of a run with its tests or those in a file, into a new run; needs no GPU.
@@ -91,11 +94,12 @@ def rescore(source: str, tests: Path | None, coordinates: str | None, **changes:
     flag, value, only_for = ("--tests", tests, "run directories") if is_file else ("--coordinates", coordinates, "files of answers")
     if value is not None:
         raise ConfigError(f"{flag} is for {only_for} only; leave it out")
+    project = changes.pop("project")
     if is_file:
         return _score_file(Path(source), coordinates or "norm1000", changes)
     from evalharness.pytest_plugin.replay.rescore import rescore_run  # pytest, so only where it is needed
 
-    return rescore_run(find_run(source), tests=tests, **changes)
+    return rescore_run(find_run(source), tests=tests, project=project, **changes)
 
 
 def _score_file(source: Path, coordinates: str, changes: Mapping[str, Any]) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import EvalHarnessError, RecordError
+from evalharness.api.redaction import redactor
 from evalharness.api.temporary import OwnFolder
 from evalharness.hardware.devices import MASK
 from evalharness.pytest_plugin.distributed._xdist_internals import process_id, start_again_what_dies_starting, stop_reason
@@ -170,7 +171,7 @@ class Controller:
             try:
                 state.context.resumed.check_collected(ids)
             except EvalHarnessError as error:
-                raise pytest.UsageError(str(error)) from error
+                raise pytest.UsageError(redactor().text(str(error))) from error
         if state.has_started_run or not plan.units:
             return
         if config.getoption("dist") != "load":
@@ -183,7 +184,7 @@ class Controller:
             start_run(state)
             self._note_problems_at_start()
         except RecordError as error:
-            raise pytest.UsageError(str(error)) from error
+            raise pytest.UsageError(redactor().text(str(error))) from error
         config.stash[REPORTING].progress = Progress(config, state.execution)
         if self._watch is not None:
             self._watch.start()

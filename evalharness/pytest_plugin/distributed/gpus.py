@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import fnmatch
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import ConfigError, EvalHarnessError
+from evalharness.api.redaction import redactor
 from evalharness.config import RunConfig
 from evalharness.hardware.devices import (
     MASK,
@@ -31,6 +31,7 @@ from evalharness.hardware.devices import (
     worker_cards,
 )
 from evalharness.pytest_plugin.options import asked_on_command_line, resolve_run_config
+from evalharness.runs.run_file import read_run
 
 
 def will_collect_evals(config: pytest.Config) -> bool:
@@ -96,7 +97,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     try:
         return auto_num_workers(run, os.environ, _installed(run), num_cores())
     except ConfigError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(redactor().text(str(error))) from error
 
 
 def _with_earlier_options(run: RunConfig) -> RunConfig:
@@ -104,8 +105,8 @@ def _with_earlier_options(run: RunConfig) -> RunConfig:
     if run.resume is None:
         return run
     try:
-        then = RunConfig.from_json(json.loads((Path(run.report_dir) / run.resume / "run.json").read_bytes())["config"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EvalHarnessError):
+        then = RunConfig.from_json(read_run(Path(run.report_dir) / run.resume)["config"])
+    except (ValueError, KeyError, TypeError, AttributeError, EvalHarnessError):
         return run
     given_now = {name: setting for name, setting in run.settings.items() if setting.origin.startswith(("command line", "environment"))}
     return RunConfig.from_settings({**then.settings, **given_now})
@@ -122,7 +123,7 @@ def plan_cards(config: pytest.Config, run: RunConfig, num_workers: int) -> None:
     try:
         slots = worker_cards(run, os.environ, _installed(run), num_workers)
     except ConfigError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(redactor().text(str(error))) from error
     if slots is None:
         return
     if cuda_is_initialised(sys.modules):
@@ -188,7 +189,7 @@ def refuse_unplanned(config: pytest.Config, run: RunConfig, num_workers: int) ->
     try:
         visible = visible_cards(os.environ, installed_cards())
     except ConfigError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise pytest.UsageError(redactor().text(str(error))) from error
     if visible:
         numbers = ",".join(f"gpu:{number}" for number in range(len(visible)))
         raise pytest.UsageError(

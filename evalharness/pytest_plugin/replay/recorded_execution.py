@@ -142,7 +142,8 @@ class RecordedExecution(Execution):
         if entry is not None:
             self._copy_to_journal(record, entry)
         failure = GenerationFailure.recorded(row.get("outcome", "error"), row.get("problem") or "no reason was recorded", row.get("cause"))
-        return [failure if sample is None else outcome_of(sample) for sample in samples]
+        altered = [step for step in ({} if entry is None else entry.in_steps).values() if isinstance(step, Recorded) and step["hidden"]]
+        return [failure if sample is None else outcome_of(altered[0] if altered else sample) for sample in samples]
 
     def steps(self, record: ItemRecord, engine: Engine) -> list[list[GenerationResult]]:
         """Return the recorded results of the test's steps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,14 @@ from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS, read_shard
 from evalharness.pytest_plugin.replay.recorded_execution import RecordedExecution, RecordedRegistry
-from evalharness.pytest_plugin.replay.stored_tests import StoredTestsExecution, StoredTestsRegistry, likely_roots
+from evalharness.pytest_plugin.replay.stored_tests import StoredTestsExecution, StoredTestsRegistry
+from evalharness.pytest_plugin.replay.trust import eval_file, is_within, project_folders
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, EvalSession
-from evalharness.runs.journal import Journal, journal_name, session_of
+from evalharness.runs.journal import Journal, journal_name, journals_of, session_of
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.run_file import write_run_file
-from evalharness.runs.schema import RunFile, WorkerEntry
+from evalharness.runs.schema import RunFile, WorkerEntry, mapping
 
 _MAX_RUN_ID_CHARS = 80
 _CODES = {
@@ -45,11 +47,13 @@ def rescore_run(
     report_dir: Path | None = None,
     run_id: str | None = None,
     spot: str | None = None,
+    project: Path | None = None,
 ) -> int:
     """Run the tests of a recorded run again on its generations and return the exit code; the new run has its own folder.
 
     `tests` is a module whose tests judge every stored generation instead. `data` replaces the folder that the run's cases came from; the
-    folder `run_id` is made in `report_dir` (default: the run's own). Raises `RecordError` or `ConfigError`.
+    folder `run_id` is made in `report_dir` (default: the run's own). The run's evals are those of `project` (default: the current one).
+    Raises `RecordError` or `ConfigError`.
     """
     recorded = RecordedRun.read(run_dir)
     if (recorded.run.get("rescored") or {}).get("tests"):
@@ -58,9 +62,11 @@ def rescore_run(
     given = {"data": data, "report_dir": report_dir or run_dir.absolute().parent, "run_id": run_id, "spot": spot}
     run = _config(recorded, {name: value for name, value in given.items() if value is not None})
     if tests is None:
-        root, paths = _modules(recorded)
+        root, paths = _modules(recorded, project)
         if run.data is not None and not Path(run.data).is_dir():
             raise RecordError(f"the run's cases came from {run.data}, which is not a folder; say with --data where they are now")
+        if run.data is not None and data is None and not is_within(Path(run.data), root):
+            raise RecordError(f"the run's cases came from {run.data}, outside the project {root}; if that is right, give --data {run.data}")
         where = [f"--rootdir={root}", *(str(root / path) for path in paths)]
     else:
         where = [str(_tests_module(tests))]
@@ -70,7 +76,7 @@ def rescore_run(
         if tests is None:
             registry = RecordedRegistry(context, recorded)
             return EvalSession(context, registry, RecordedExecution(context, registry))
-        registry = StoredTestsRegistry(context, recorded)
+        registry = StoredTestsRegistry(context, recorded, project)
         return EvalSession(context, registry, StoredTestsExecution(context, registry))
 
     plugin = _Rescoring(new_session)
@@ -90,23 +96,32 @@ def _config(recorded: RecordedRun, given: Mapping[str, object]) -> RunConfig:
         if option.name in given:
             value = option.kind.read(str(given[option.name]), label=option.flag, base=Path.cwd(), is_text=True)
             settings[option.name] = Setting(value, "command line")
-    baseline = recorded.run.get("baseline")
-    if isinstance(baseline, dict) and baseline.get("path") and "baseline" in settings:  # "latest" may be another one now
-        settings["baseline"] = replace(settings["baseline"], value=baseline["path"])
+    baseline = mapping(recorded.run.get("baseline")).get("path")
+    if isinstance(baseline, str) and settings["baseline"].value is not None:  # "latest" may be another one now
+        settings["baseline"] = replace(settings["baseline"], value=baseline)
+    _check_baseline(recorded, settings["baseline"].value)
     return RunConfig.from_settings(settings)
 
 
-def _modules(recorded: RecordedRun) -> tuple[Path, list[str]]:
+def _check_baseline(recorded: RecordedRun, baseline: str | None) -> None:
+    """Raise `RecordError` for a baseline outside the project and the run's report folder."""
+    if baseline is not None and ("/" in baseline or "\\" in baseline):
+        places = (*project_folders(None), recorded.run_dir.absolute().parent)
+        if not any(is_within(Path(baseline), place) for place in places):
+            raise RecordError(f"the run names the baseline {baseline}, outside this project; copy it to baselines/ if you trust it")
+
+
+def _modules(recorded: RecordedRun, project: Path | None) -> tuple[Path, list[str]]:
     """Return the folder that the run's paths are relative to, and the eval modules that exist there."""
     paths = list(recorded.records.evals)
     if not paths:
         raise RecordError(f"run {recorded.run_id} was killed before it had said what its evals are; nothing can be scored again")
-    for root in likely_roots(recorded):
-        if present := [path for path in paths if (root / path).is_file()]:
+    for root in project_folders(project):
+        if present := [path for path in paths if eval_file(root, path, recorded.run_dir)]:
             return root, present
     raise RecordError(
         f"the evals of run {recorded.run_id} are not here: {', '.join(paths)}; run this in the project that they belong to, "
-        "or judge the generations by other tests with --tests"
+        "or name it with --project, or judge the generations by other tests with --tests"
     )
 
 
@@ -152,7 +167,8 @@ def merge_runs(run_dirs: Sequence[Path], *, report_dir: Path | None = None, run_
     for part in parts[1:]:
         _check_alike(parts[0], part)
     target = report_dir or parts[0].run_dir.absolute().parent
-    with OwnFolder("merge") as folder:
+    target.mkdir(parents=True, exist_ok=True)
+    with OwnFolder("merge", target) as folder:  # where the journals can be linked
         source = folder / "parts"
         _write_source(source, parts)
         return rescore_run(source, report_dir=target, run_id=run_id or f"merged-{os.urandom(3).hex()}")
@@ -213,11 +229,15 @@ def _write_source(source: Path, parts: Sequence[RecordedRun]) -> None:
     (source / "journal").mkdir(parents=True)
     last = 0
     for number, part in enumerate(parts, 1):
-        for path in (part.run_dir / "journal").glob("*.jsonl"):
+        for path in journals_of(part.run_dir):
             session = session_of(path.stem)
             last = max(last, session)
             name = journal_name(f"part{number}-{path.stem.removeprefix(journal_name('', session))}", session)
-            (source / "journal" / f"{name}.jsonl").symlink_to(path.absolute())
+            copy = source / "journal" / f"{name}.jsonl"
+            try:
+                os.link(path, copy)
+            except OSError:  # another file system, or somebody else's file
+                shutil.copyfile(path, copy)
     journal = Journal(source, journal_name("merged", last + 1))
     engines = parts[0].records.collected["engines"]
     nodeids = [nodeid for part in parts for nodeid in part.records.collected["nodeids"]]

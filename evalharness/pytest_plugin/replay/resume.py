@@ -18,18 +18,21 @@ from typing import Any, cast
 
 from evalharness.api.checks import short_hash
 from evalharness.api.errors import ConfigError, RecordError, did_you_mean
+from evalharness.api.redaction import HIDDEN_VALUE
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS
 from evalharness.pytest_plugin.eval_module import EvalModule, plugin_names
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
 from evalharness.pytest_plugin.replay.changes import case_changes, judging_changes, prompt_change
+from evalharness.pytest_plugin.replay.trust import OF_THIS_SESSION, check_checkpoints, check_options, is_same
 from evalharness.pytest_plugin.run_context import RunContext
-from evalharness.runs.files import RunLock, wait_for_writers
+from evalharness.runs.files import RunLock, check_all_inside, wait_for_writers
 from evalharness.runs.journal import encode, session_of
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.records import CaseRecords
-from evalharness.runs.schema import RunFile
+from evalharness.runs.run_file import is_latest
+from evalharness.runs.schema import RunFile, mapping
 
 WRITERS_TIMEOUT_S = 60.0
 """How long workers that have lost their controller may take to end."""
@@ -58,7 +61,7 @@ def asks_to_resume(now: RunConfig) -> bool:
     return True
 
 
-def resume_run(now: RunConfig, *, only_look: bool = False) -> tuple[RunConfig, Resumption, RunLock | None]:
+def resume_run(now: RunConfig, root: Path, *, only_look: bool = False) -> tuple[RunConfig, Resumption, RunLock | None]:
     """Return the options of the run that `--resume` names, its recorded state, and its lock, which this process now holds.
 
     `only_look`: nothing will run, so nothing is locked. Raises `RecordError` or `ConfigError`.
@@ -68,12 +71,13 @@ def resume_run(now: RunConfig, *, only_look: bool = False) -> tuple[RunConfig, R
     if not (run_dir / "journal").is_dir():
         hint = did_you_mean(now.resume, [journal.parent.name for journal in now.report_dir.glob("*/journal")])
         raise RecordError(f"there is no run {now.resume!r} in {now.report_dir} that could be resumed{hint or '; see --report-dir'}")
+    check_all_inside(run_dir)
     lock = None if only_look else RunLock(run_dir)
     try:
         if not only_look:
             wait_for_writers(run_dir, WRITERS_TIMEOUT_S)
         resumption = Resumption.read(run_dir)
-        run = resumption.options(now)
+        run = resumption.options(now, root)
     except BaseException:
         if lock is not None:
             lock.close()
@@ -108,29 +112,43 @@ class Resumption:
         except (KeyError, TypeError) as error:
             raise RecordError(f"the tests of run {recorded.run_id} cannot be understood: {type(error).__name__}: {error}") from error
 
-    def options(self, now: RunConfig) -> RunConfig:
-        """Return the run's options; an option given differently now is taken if it changes no answer, else refused."""
+    def options(self, now: RunConfig, root: Path) -> RunConfig:
+        """Return the run's options; an option given differently now is taken if it changes no answer, else refused.
+
+        What only the user decides must be given again; see `trust.py`.
+        """
         then = self.recorded.config
         settings = {**then.settings, "run_id": Setting(self.recorded.run_dir.name, then.origin("run_id"))}
         changed = []
+        self._refuse_hidden(now)
         for option in OPTIONS:
             before, asked = then.settings[option.name], now.settings[option.name]
-            if option.name in ("run_id", "resume") or (not _outranks(asked, before) and option.name != "report_dir"):
+            if option.name in ("run_id", "resume"):
                 continue
-            shown = [option.kind.to_json(setting.value) for setting in (before, asked)]
-            if shown[0] == shown[1]:
+            if not _outranks(asked, before) and option.name not in OF_THIS_SESSION:
                 continue
             settings[option.name] = asked
-            if option.name not in _MAY_DIFFER:
+            if option.name not in _MAY_DIFFER and not is_same(option, before, asked):
+                shown = [option.kind.to_json(setting.value) for setting in (before, asked)]
                 changed.append(f"{option.flag} is {_shown(shown[1])} ({asked.origin}), but was {_shown(shown[0])} ({before.origin})")
         if changed:
             raise self._refusal("; ".join(changed), "leave it out, for a resumed run has its own options")
-        return RunConfig.from_settings(settings)
+        run = RunConfig.from_settings(settings)
+        check_options(run, now, root, self.recorded.run_id)
+        return run
+
+    def _refuse_hidden(self, now: RunConfig) -> None:
+        """Refuse to go on with secrets that the run's record hides; they may be given again."""
+        given = dict(now.engine_option)
+        for name, value in self.recorded.config.engine_option:
+            if value == HIDDEN_VALUE and name not in given:
+                raise self._refusal(f"--engine-option {name} is a secret that its record hides", "give it again")
 
     def engine_specs(self, run: RunConfig, root: Path, on_notice: Callable[[str], None]) -> list[EngineSpec]:
         """Return the run's engines, even if patterns match more checkpoints by now; refuse a checkpoint that has changed."""
         real = list(dict.fromkeys(spec.checkpoint_path for spec in self.engines if spec.backend != "fake"))
         if real:
+            check_checkpoints(real, run, root, self.recorded.run_id)
             run = replace(run, model=tuple(real))
         from evalharness.hardware.auto_backend import Chosen
 
@@ -220,9 +238,11 @@ class Resumption:
             "finished_before": then.get("finished_at"),
         }
         asked = cast("RunFile", {name: then.get(name, value) for name, value in fresh.items()})
-        baseline, before = fresh["baseline"], asked["baseline"]
-        if (baseline and baseline["asked"]) != (before and before["asked"]):
-            asked["baseline"] = baseline
+        baseline, before = fresh["baseline"], mapping(asked["baseline"])
+        named = before.get("path")
+        is_same_run = isinstance(named, str) and Path(named).parent == self.recorded.run_dir.absolute().parent
+        if not (baseline and is_latest(baseline["asked"]) and before.get("asked") == baseline["asked"] and is_same_run):
+            asked["baseline"] = baseline  # else there may be a later run by now
         notices = list(dict.fromkeys([*(then.get("notices") or ()), *fresh["notices"]]))
         return {**asked, "config": fresh["config"], "notices": notices, "resumptions": [*(then.get("resumptions") or ()), entry]}
 
@@ -235,7 +255,9 @@ class Resumption:
 
 def _outranks(now: Setting, before: Setting) -> bool:
     """Return whether a setting would have applied then as well: a file's setting does not outrank the command line's."""
-    ranks = [max(rank for rank, start in enumerate(_PRECEDENCE) if setting.origin.startswith(start)) for setting in (now, before)]
+    ranks = [
+        max((rank for rank, start in enumerate(_PRECEDENCE) if setting.origin.startswith(start)), default=0) for setting in (now, before)
+    ]
     return now.origin != "default" and ranks[0] >= ranks[1]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
@@ -24,25 +24,20 @@ from evalharness.pytest_plugin.eval_module import CasesNotLoaded, EvalModule, ga
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.replay.recorded_execution import RecordedExecution, RecordedRegistry
+from evalharness.pytest_plugin.replay.trust import eval_file, project_folders
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.records import CaseRecords, RunRecords
 from evalharness.runs.schema import CaseFacts, Row
 
 
-def likely_roots(recorded: RecordedRun) -> Iterator[Path]:
-    """Yield the folders that the paths of a run may be relative to, the likeliest first."""
-    here = Path.cwd()
-    yield from (here, *here.parents)
-    yield from recorded.run_dir.absolute().parents
-
-
 class OriginalCases:
     """The cases of a run's evals as their loaders return them today, each eval loaded at most once."""
 
-    def __init__(self, recorded: RecordedRun, run: RunConfig) -> None:
+    def __init__(self, recorded: RecordedRun, run: RunConfig, project: Path | None) -> None:
         self._recorded = recorded
         self._run = run
+        self._project = project
         self._by_eval: dict[str, Mapping[str, Case] | str] = {}
 
     def find(self, eval_name: str, case_id: str) -> Case:
@@ -59,10 +54,11 @@ class OriginalCases:
     def _load(self, eval_name: str) -> Mapping[str, Case] | str:
         """Return the cases by id, or why they cannot be loaded."""
         path = next((path for path, entry in self._recorded.records.evals.items() if entry["name"] == eval_name), None)
-        root = next((root for root in likely_roots(self._recorded) if path is not None and (root / path).is_file()), None)
-        if path is None or root is None:
-            return f"{path or eval_name} is not here; run this in the project that it belongs to"
         try:
+            roots = project_folders(self._project)
+            root = next((root for root in roots if path is not None and eval_file(root, path, self._recorded.run_dir)), None)
+            if path is None or root is None:
+                return f"{path or eval_name} is not here; run this in the project that it belongs to, or name it with --project"
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # faults of the data were reported in the original run
                 module = _imported(root / path)
@@ -152,9 +148,9 @@ class _StoredRecord(ItemRecord):
 class StoredTestsRegistry(RecordedRegistry):
     """Tests of any module, each parametrised over all stored cases of all engines."""
 
-    def __init__(self, context: RunContext, recorded: RecordedRun) -> None:
+    def __init__(self, context: RunContext, recorded: RecordedRun, project: Path | None = None) -> None:
         super().__init__(context, recorded)
-        self._stored = stored_cases(recorded.records, OriginalCases(recorded, context.run))
+        self._stored = stored_cases(recorded.records, OriginalCases(recorded, context.run, project))
         rows = recorded.records.rows.values()
         self._options = {(row["engine"], row["eval"], row["case_id"]): row["options"] for row in rows if row.get("options")}
 

@@ -1,0 +1,171 @@
+"""What a chat template does with what it is given, found by rendering marks in place of texts: once for each shape of a chat.
+
+A template's source says little: it may name tools in a comment, or a role that it drops. Looking for the texts themselves would mistake two
+turns with one text for each other. Marks of letters and digits come through stripping and JSON's escapes as they are.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+Messages = Sequence[Mapping[str, Any]]
+Render = Callable[..., Any]
+"""Renders messages, with `tools` if given; any exception: it refuses them."""
+
+_AS_IT_IS = ("role", "type", "id", "tool_call_id")  # structure; templates check some, and write few
+_PARTS_AS_DATA = re.compile(r"""["']type["']: ?["'](?:text|image)["']""")
+_Found = TypeVar("_Found")
+_known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+_MOST_SHAPES = 1000
+
+
+def remembered(owner: Any, key: object, find: Callable[[], _Found]) -> _Found:
+    """Return what was found for this key and the owner's template, or find it now."""
+    text = json.dumps([getattr(owner, "chat_template", None), key], default=repr)
+    try:
+        known = _known.setdefault(owner, {})
+    except TypeError:  # it can be no key
+        return find()
+    if text not in known:
+        if len(known) >= _MOST_SHAPES:
+            known.clear()
+        known[text] = find()
+    found: _Found = known[text]
+    return found
+
+
+class MarkedChat:
+    """A chat of the same shape, with a mark in place of each text; `names`: what each mark stands for."""
+
+    def __init__(self, messages: Messages) -> None:
+        self.names: dict[str, str] = {}
+        self._count = len(messages)
+        self.messages = [self._message(message, place) for place, message in enumerate(messages, 1)]
+
+    def _message(self, message: Mapping[str, Any], place: int) -> dict[str, Any]:
+        turn = f"the {message.get('role')} turn" + (f" ({place} of {self._count})" if self._count > 1 else "")
+        return {
+            name: value if name in _AS_IT_IS else self._marked(value, turn if name == "content" else f"{name} of {turn}")
+            for name, value in message.items()
+        }
+
+    def _marked(self, value: Any, what: str) -> Any:
+        if isinstance(value, str):
+            if not value.strip():
+                return value
+            mark = f"zq{len(self.names)}qz"
+            self.names[mark] = what
+            return json.dumps({mark: 0}) if value.lstrip().startswith("{") else mark
+        if isinstance(value, Mapping):
+            return {name: part if name in _AS_IT_IS else self._marked(part, what) for name, part in value.items()}
+        if isinstance(value, Sequence) and not isinstance(value, bytes):
+            return [self._marked(part, what) for part in value]
+        return value if value is None or isinstance(value, bool) else 0
+
+
+def left_out(owner: Any, messages: Messages, prompt: str, render: Render, key: object) -> tuple[str, ...]:
+    """Return what of the messages is not in a prompt: "the system turn (1 of 2)", "the role of …"; () if all of it is.
+
+    `render(messages)` gives the prompt of other messages in the same way, of which `key` is a part that the messages do not show.
+    """
+    marked = MarkedChat(messages)
+    by_shape = remembered(owner, [marked.messages, key], lambda: _left_out_of(marked, render))
+    changed = tuple(f"a part of {what}" for what, text in _texts(messages) if not _contains(prompt, text))
+    return tuple(dict.fromkeys([*by_shape, *(what for what in changed if what.removeprefix("a part of ") not in by_shape)]))
+
+
+def _left_out_of(marked: MarkedChat, render: Render) -> tuple[str, ...]:
+    prompt = _rendered(render, marked.messages)
+    if prompt is None:
+        return ()  # it refuses marks; the texts themselves are looked for
+    gone = [what for mark, what in marked.names.items() if mark not in prompt]
+    for role in dict.fromkeys(str(message.get("role")) for message in marked.messages if len(marked.messages) > 1):
+        if _rendered(render, _with_other_role(marked.messages, role)) == prompt:
+            gone.append(f"the role {role}")
+    if any(isinstance(message.get("content"), list) for message in marked.messages):
+        without = _without_images(marked.messages)
+        if without != marked.messages and _rendered(render, without) == prompt:
+            gone.append("the images")
+        if _PARTS_AS_DATA.search(prompt):
+            gone.append("the form of content in parts, which is written as Python data")
+    return tuple(dict.fromkeys(gone))
+
+
+def _rendered(render: Render, messages: Messages) -> str | None:
+    try:
+        prompt = render(messages)
+    except Exception:  # templates refuse in any way
+        return None
+    return prompt if isinstance(prompt, str) else None
+
+
+def _with_other_role(messages: Messages, role: str) -> list[Mapping[str, Any]]:
+    place = next(place for place, message in enumerate(messages) if str(message.get("role")) == role)
+    other = {**messages[place], "role": "assistant" if role == "user" else "user"}
+    return [*messages[:place], other, *messages[place + 1 :]]
+
+
+def _without_images(messages: Messages) -> list[Mapping[str, Any]]:
+    def bare(content: Any) -> Any:
+        if not isinstance(content, list):
+            return content
+        return [part for part in content if not (isinstance(part, Mapping) and part.get("type") == "image")]
+
+    return [{**message, "content": bare(message.get("content"))} for message in messages]
+
+
+def _texts(messages: Messages) -> list[tuple[str, str]]:
+    """Return every content with what it is called."""
+    found = []
+    for place, message in enumerate(messages, 1):
+        content = message.get("content")
+        parts = [content] if isinstance(content, str) else content if isinstance(content, Sequence) else []
+        what = f"the {message.get('role')} turn" + (f" ({place} of {len(messages)})" if len(messages) > 1 else "")
+        for part in parts:
+            text = part.get("text") if isinstance(part, Mapping) else part
+            if isinstance(text, str):
+                found.append((what, text))
+    return found
+
+
+def _contains(prompt: str, text: str) -> bool:
+    """Return whether a prompt has a text: as it is, with other spaces, or as JSON or HTML writes it."""
+    if text.strip() in prompt:
+        return True
+    forms = (text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1])
+    return any(_letters(form) in letters for letters in (_letters(prompt), _letters(html.unescape(prompt))) for form in forms)
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text).casefold()
+
+
+def takes_tools(owner: Any, messages: Messages, tools: Sequence[Mapping[str, Any]], render: Render, key: object) -> bool:
+    """Return whether a chat template writes the tools that it is given: all of their names, beside these messages."""
+    marked = MarkedChat(messages).messages
+    names = [f"zqt{place}qz" for place in range(len(tools))]
+    named = [{**tool, "function": {**tool["function"], "name": name}} for tool, name in zip(tools, names, strict=True)]
+
+    def find() -> bool:
+        prompt = _rendered(lambda given: render(given, tools=named), marked)
+        return prompt is not None and all(name in prompt for name in names)
+
+    return remembered(owner, ["tools", marked, named, key], find)
+
+
+def takes_switch(owner: Any, render: Callable[[Messages, bool], Any]) -> bool:
+    """Return whether prompts differ by `enable_thinking`, which `render` takes beside messages."""
+    user = {"role": "user", "content": "zq0qz"}
+    chats: list[Messages] = [[user], [{"role": "system", "content": "zq1qz"}, user]]
+
+    def find() -> bool:
+        return any(
+            _rendered(lambda given: render(given, True), chat) != _rendered(lambda given: render(given, False), chat) for chat in chats
+        )
+
+    return remembered(owner, "enable_thinking", find)
