@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 
 import pytest
 
+from evalharness.pytest_plugin.eval_code import _hash
 from tests.pytest_plugin.project import HEADER, Project, Run
 
 NUM_CASES = 12
@@ -120,6 +122,31 @@ def test_comments_docstrings_and_layout_are_no_change(project: Project) -> None:
         test_a=EVAL.replace("def test_s", "# a comment\n\n\ndef test_s"), helper_scorer=NORMAL + SCORER.replace("Judge.", "Look.")
     )
     assert project.run_inline("--resume", "r").exit_code == 0
+
+
+def test_gates_and_what_shows_results_are_no_change(project: Project) -> None:
+    gate = '@pytest.mark.gate("no_regression")\n'
+    blessed(project, EVAL.replace(gate, ""))
+    showing = "request=ask, tables=lambda rows: {'t': [{'n': len(rows)}]})"
+    module = EVAL.replace("request=ask)", showing).replace(gate, 'LIMIT = "x >= 0.5"\n@pytest.mark.gate("no_regression", LIMIT)\n')
+    run = write(project, module).run_inline("--baseline", "base", "--run-id", "now")
+    assert run.gate("no_regression")["passed"] is True
+    assert run.gate("no_regression")["notes"] == []
+
+
+ODD_SYNTAX = """
+class Scorer(dict):
+    '''Docstring.'''
+    def by(self, a, /, b: int = 1, *rest, key=None, **more) -> str:
+        return f"{a!r:>{b}} {{}} {b=} {key:%H:%M}" "x" f"{rest}" + str({**more, "": [None, "", ..., 1e-9, b"x"]})
+async def judge(x): return [y async for y in x if (z := y)] or (lambda: await_)()
+"""
+
+
+def test_every_python_gives_the_same_hashes() -> None:
+    """They were made with 3.10, 3.11, 3.12 and 3.13."""
+    tree = ast.parse(ODD_SYNTAX)
+    assert [_hash(statement) for statement in tree.body] == ["c705fc10", "219f5699"]
 
 
 def test_a_fixture_and_code_of_another_test(project: Project) -> None:
