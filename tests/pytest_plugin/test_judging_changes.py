@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
+from enum import IntEnum
 
+import numpy as np
 import pytest
 
+from evalharness.api.cases import Case
 from evalharness.pytest_plugin.eval_code import _hash
+from evalharness.pytest_plugin.outcomes import reference_of
+from evalharness.runs.judging import reference_sha256, row_reference
 from tests.pytest_plugin.project import HEADER, Project, Run
 
 NUM_CASES = 12
@@ -132,6 +137,30 @@ def test_gates_and_what_shows_results_are_no_change(project: Project) -> None:
     run = write(project, module).run_inline("--baseline", "base", "--run-id", "now")
     assert run.gate("no_regression")["passed"] is True
     assert run.gate("no_regression")["notes"] == []
+
+
+class Number(IntEnum):
+    ONE = 1
+
+
+REFERENCES = [
+    "a",
+    (1, 2),
+    {"a": [None, 1.5, True]},
+    {1: "a"},
+    {"a": (Number.ONE,)},
+    Number.ONE,
+    np.float32(0.1),
+    [np.int64(3)],
+    float("nan"),
+    1 << 70,
+]
+
+
+@pytest.mark.parametrize("reference", REFERENCES, ids=repr)
+def test_a_reference_and_its_row_are_one(reference: object) -> None:
+    written = json.loads(json.dumps(reference_of(Case(id="c", reference=reference))))
+    assert row_reference(written) == reference_sha256(reference)
 
 
 ODD_SYNTAX = """
