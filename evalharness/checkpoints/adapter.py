@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evalharness.api.checks import excerpt
 from evalharness.api.errors import CheckpointError, nearest_folder
 from evalharness.checkpoints.adapter_targets import Targets, check_targets
 from evalharness.checkpoints.identity import fingerprint_adapter
@@ -88,6 +89,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 _PREFIX = "base_model.model."
+_TOO_LARGE = 1e9  # for a rank or an alpha
 _USUAL_SCALING = (1 / 16, 16.0)
 # Where the model's own name for a weight and the checkpoint's differ, it is in these parts.
 _WRAPPERS = frozenset({"base_model", "language_model", "model"})
@@ -234,9 +236,10 @@ def _of_module(settings: Mapping[str, Any], key: str, module: str, path: Path) -
     patterns = settings.get("rank_pattern" if key == "r" else "alpha_pattern") or {}
     bare = module.removeprefix(_PREFIX)
     value = next((value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", bare)), settings.get(key))
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _TOO_LARGE:
         raise CheckpointError(
-            f"{key} in {path.parent / 'adapter_config.json'} must be above 0 for {bare}, got {value!r}; with it the adapter does nothing"
+            f"{key} in {path.parent / 'adapter_config.json'} must be above 0 and below {_TOO_LARGE:g} for {bare}, "
+            f"got {excerpt(repr(value), 40)}"
         )
     return float(value)
 

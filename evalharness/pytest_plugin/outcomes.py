@@ -29,6 +29,7 @@ from evalharness.runs.judging import reference_sha256
 from evalharness.runs.schema import Row, RowOutcome
 
 _NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeout")
+_NOT_RUN = "async_fail"  # pytest's function; `test_pytest_internals.py` knows whether it is there
 _MAX_PROBLEM_CHARS = 2000  # only the assertion's message: the generation itself is in the row
 
 
@@ -102,7 +103,8 @@ class ItemRecord:
 def is_assertion(error: BaseException) -> bool:
     """Return whether an exception is a verdict on the generation rather than a failure of code.
 
-    A broken assertion inside the engine is a failure of code: a library's own invariant. So is a timeout. A group is a verdict if all of
+    A broken assertion inside the engine is a failure of code: a library's own invariant. So are a timeout, and pytest's refusal to run an
+    async function. A group is a verdict if all of
     its exceptions are.
     """
     if grouped := getattr(error, "exceptions", ()):  # Python 3.10 has no type for it
@@ -110,7 +112,8 @@ def is_assertion(error: BaseException) -> bool:
     if not isinstance(error, (AssertionError, pytest.fail.Exception)):
         return False
     frames = traceback.walk_tb(error.__traceback__)
-    return not any(frame.f_globals.get("__name__", "").startswith(_NO_VERDICT_FROM) for frame, _ in frames)
+    places = [(frame.f_globals.get("__name__", ""), frame.f_code.co_name) for frame, _ in frames]
+    return not any(module.startswith(_NO_VERDICT_FROM) or function == _NOT_RUN for module, function in places)
 
 
 def shorten(text: str) -> str:

@@ -29,7 +29,8 @@ def make_adapter(folder: Path, seed: int, *, size: float = 0.3, layers: str = "m
             name = f"{layers}.{layer}.{module}"
             tensors[f"{name}.lora_A.weight"] = [[draw.gauss(0, size) for _ in range(num_in)] for _ in range(2)]
             tensors[f"{name}.lora_B.weight"] = [[draw.gauss(0, size) for _ in range(2)] for _ in range(num_out)]
-    return write_adapter(folder, tensors, target_modules=[name.rpartition(".")[2] for name in modules], **settings)
+    targets = [name.rpartition(".")[2] for name in modules]
+    return write_adapter(folder, tensors, target_modules=targets, layers_to_transform=[0, 1], **settings)
 
 
 def overwrite(folder: Path, other: Path) -> None:

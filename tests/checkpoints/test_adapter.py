@@ -78,7 +78,8 @@ def test_weights_go_by_names_of_an_older_release_and_whole_ones_replace_the_base
             {f"{Q}.lora_A.weight": matrix(2, 4), f"{Q}.lora_B.weight": matrix(6, 3)}, {}, "has rank 2 in .* but 3 in", id="a-and-b"
         ),
         pytest.param({f"{Q}.lora_A.weight": matrix(2, 4)}, {}, "has only .* A and B belong together", id="no-b"),
-        pytest.param(lora(Q, 6, 4), {"lora_alpha": 0}, "lora_alpha in .* must be above 0 for .*, got 0", id="alpha-0"),
+        pytest.param(lora(Q, 6, 4), {"lora_alpha": 0}, "lora_alpha in .* must be above 0 .* for .*, got 0", id="alpha-0"),
+        pytest.param(lora(Q, 6, 4), {"r": 10**400}, "r in .* must be above 0 and below 1e.09 for .*, got 1000", id="huge-rank"),
         pytest.param(lora(Q, 6, 4), {"lora_alpha": None}, "got None", id="no-alpha"),
         pytest.param(
             lora(Q, 6, 4), {"target_modules": ["q_proj", "k_proj"]}, "names 'k_proj', but .* has no weights for it", id="lacks-target"

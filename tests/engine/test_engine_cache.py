@@ -106,14 +106,18 @@ def test_a_picture_that_cannot_be_read_is_invalid_with_a_cache_too(tmp_path: Any
 
 
 def test_an_answer_with_a_secret_stays_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_TOKEN", "answer 1")  # what the model says first
-    cache = ResponseCache(tmp_path)
-    asked = Asked(cache)
-    assert [asked(text(content)).text for content in ("a", "a", "b")] == ["answer 1", "answer 1", "answer 2"]
-    cache.close()
-    later = Asked(ResponseCache(tmp_path))
-    assert [asked_again.cached for asked_again in (later(text("a")), later(text("b")))] == [False, True]
-    later.cache.close()
+    monkeypatch.setenv("MY_API_KEY", "key-0123456789")
+    answers = {"a": "it is key-0123456789", "b": "none"}
+    for expected in ([False, False], [False, True]):
+        engine = Engine(WatchedWeights().of(FakeBackend.from_answers(lambda prompt: answers["a" if "\na<" in prompt.text else "b"])))
+        cache = ResponseCache(tmp_path)
+        engine.use_cache(cache, IDENTITY)
+        [(_, first)], [(_, second)] = (list(engine.stream([text(content)], GREEDY)) for content in ("a", "b"))
+        assert isinstance(first, GenerationResult)
+        assert isinstance(second, GenerationResult)
+        assert (first.text, second.text) == (answers["a"], answers["b"])
+        assert [first.cached, second.cached] == expected
+        cache.close()
 
 
 def test_failures_are_not_kept() -> None:

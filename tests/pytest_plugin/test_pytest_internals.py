@@ -23,6 +23,7 @@ PARTS = [
     ("_pytest.mark.expression", "Expression.compile"),
     ("_pytest.outcomes", "Failed"),
     ("_pytest.pathlib", "import_path"),
+    ("_pytest.python", "async_fail"),
     ("_pytest.terminal", "TerminalReporter.ensure_newline"),
     ("_pytest.terminal", "TerminalReporter.rewrite"),
 ]

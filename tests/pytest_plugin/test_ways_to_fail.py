@@ -199,6 +199,13 @@ class Page:
 """
 
 
+@pytest.mark.parametrize("gate", ["", "@pytest.mark.gate('pass_rate >= 0')\n"], ids=["ungated", "gated"])
+def test_an_async_test_that_pytest_cannot_run_is_no_verdict(project: Project, gate: str) -> None:
+    run = project.write(test_a=MARK + gate + "async def test_s(case, generation): pass\n").run()
+    assert run.counts == {"error": 4}
+    assert "async def functions are not natively supported" in run.rows[0]["problem"]
+
+
 def test_pytest_html_says_miss_and_why(project: Project) -> None:
     test = """
         pytestmark = pytest.mark.eval(cases=lambda d: [Case(id="a"), Case(id="b"), Case(id="c", invalid="no photo")], request=ask)

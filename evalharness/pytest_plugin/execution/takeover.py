@@ -98,10 +98,10 @@ def note_crash(run_dir: Path, note: CrashLine, session: int = 0) -> None:
 
 def read_crashes(run_dir: Path, session: int = 0) -> list[CrashLine]:
     """Return the notes of a run's session so far, in order; a torn last line is left out."""
-    try:
-        lines = [line.values for line in read_journal(run_dir / "journal" / f"{journal_name(_WRITER, session)}.jsonl")]
-    except FileNotFoundError:
+    path = run_dir / "journal" / f"{journal_name(_WRITER, session)}.jsonl"
+    if not os.path.lexists(path):  # no worker has crashed
         return []
+    lines = [line.values for line in read_journal(path)]
     return [cast("CrashLine", values) for values in lines if values.pop("kind") == "crash"]
 
 

@@ -117,11 +117,15 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
 def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], problems: list[str]) -> list[EvalFunctions]:
     """Return the functions of every eval by path; a module that cannot be imported is one of the `problems`.
 
-    Under xdist only the workers have imported the modules, so this imports them the same way.
+    Under xdist only the workers have imported the modules, so this imports them the same way: those that this session has collected, not
+    what else a journal names.
     """
     state = config.stash[STATE]
+    collected = {unit.path for unit in state.execution.plan.units.values()}
     loaded = []
     for path, entry in evals.items():
+        if path not in collected:
+            continue
         with noting_failure(f"{path}: its functions for the end of the run", problems, "cannot be loaded"):
             module = state.registry.modules.get(path)
             given = (module and module.marker) or _imported_marker(config, path)
