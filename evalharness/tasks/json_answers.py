@@ -182,7 +182,7 @@ MAX_EXTRA, MAX_KEY_CHARS = 20, 60
 _OBJECT = re.compile(r'\{(?=\s*["}])')  # not the brace of other texts
 _LIST = re.compile(r"\[")
 # Nothing but parts of JSON: behind a bracket of prose, such as [1, p. 3] or [0, 1), there are words.
-_PARTS_OF_LIST = re.compile(r'\[(?:[\[\],:\s\d.eE+-]|"(?:[^"\\]|\\.)*(?:"|\Z)|true|false|null)*', re.DOTALL)
+_PARTS_OF_LIST = re.compile(r'\[(?:[\[\],:\s\d.eE+-]|"(?:[^"\\]|\\.)*"|true|false|null)*(?P<open>"(?:[^"\\]|\\.)*)?', re.DOTALL)
 _FENCE = re.compile(r"```[A-Za-z0-9_-]{0,20}[ \t]{0,8}\n(.*?)(?:\n[ \t]{0,8}```|\Z)", re.DOTALL)
 
 
@@ -254,7 +254,7 @@ def _first_root(text: str) -> Any:
             break
         if value in (None, MISSING) and (first is None or first.start() < end):
             before = _PARTS_OF_LIST.fullmatch(text, start, end if first is None else first.start())
-            if before is not None:
+            if before is not None and (first is None or before["open"] is None):
                 return MISSING  # cut off or broken: its parts are not the answer
         if isinstance(value, list):
             if any(isinstance(item, dict) for item in value):
