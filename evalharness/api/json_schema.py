@@ -119,6 +119,8 @@ def _named_in(schema: Any) -> tuple[list[str], bool]:
 
 def problems_of(value: Any, schema: Mapping[str, Any]) -> list[str]:
     """Return in words what breaks the schema, at most `MAX_PROBLEMS` entries, by place; [] for a value that fits."""
+    from referencing.exceptions import Unresolvable
+
     validator = _validator(json.dumps(schema, sort_keys=True))
     _limits.steps = MAX_STEPS
     try:
@@ -131,6 +133,8 @@ def problems_of(value: Any, schema: Mapping[str, Any]) -> list[str]:
         return ["it cannot be checked: nested too deeply"]
     except _TooMuch as limit:
         return [f"it cannot be checked: {limit}"]
+    except Unresolvable as error:  # of a schema with ids, whose references are not looked for before
+        return [f"it cannot be checked: the schema refers to {excerpt(error.ref, 100)!r}, which is not there"]
     except ValueError as error:
         return [str(error)]
     return [*problems, f"and {len(errors) - MAX_PROBLEMS} more problems"] if len(errors) > MAX_PROBLEMS else problems

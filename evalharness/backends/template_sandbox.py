@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import string
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +31,11 @@ MAX_CPU_S = 5.0
 """Of the rendering thread: time in which the process is stopped, or others work, does not count."""
 _STEP = _PART = 16
 _MAX_BITS = 4096
-_WIDE = re.compile(r"\d{6}|\*")  # a width or precision in a format
+_MAX_DIGITS = 5  # of a width
+# In a form for `%`: a width or precision that is an argument, and those that it names, behind a key too.
+_GIVEN_WIDTH = re.compile(r"%[-#0 +]*(?:\d*\.)?\*")
+_WIDTHS = re.compile(r"%[-#0 +]*(\d*)\.?(\d*)")
+_WIDTHS_OF_KEYS = re.compile(r"[%)][-#0 +]*(\d*)\.?(\d*)")
 _PADDING = ("ljust", "rjust", "center", "zfill", "expandtabs", "to_bytes")
 # Their time or output grows with the square of a text, and no chat template needs them.
 _LEFT_OUT = ("urlize", "pprint", "wordwrap", "striptags", "xmlattr")
@@ -115,12 +120,28 @@ def _check_numbers(arguments: Iterable[Any], size: int) -> None:
     _refuse_growth(size * max((abs(part) for part in arguments if isinstance(part, int)), default=1))
 
 
-def _check_format(form: Any, arguments: tuple[Any, ...]) -> None:
-    text = str(form)
-    if _WIDE.search(text):
-        raise TemplateLimit(f"a format names a width: {text[:60]!r}")
-    _check_numbers(arguments, 1000)
-    _refuse_growth((text.count("{") + text.count("%") + 1) * _weight(arguments)[0])
+def _check_format(widths: list[str], num_fields: int, arguments: tuple[Any, ...]) -> None:
+    if any(len(digits) > _MAX_DIGITS for digits in widths):
+        raise TemplateLimit("a format names a width of more than five digits")
+    _refuse_growth(sum(int(digits or 0) for digits in widths) + (num_fields + 1) * _weight(arguments)[0])
+
+
+def _check_percent(form: str | bytes, arguments: tuple[Any, ...]) -> None:
+    text = (form if isinstance(form, str) else form.decode("latin-1")).replace("%%", "")
+    if _GIVEN_WIDTH.search(text):
+        raise TemplateLimit(f"a format takes a width from its arguments: {text[:60]!r}")
+    found = (_WIDTHS_OF_KEYS if "%(" in text else _WIDTHS).finditer(text)
+    _check_format([digits for widths in found for digits in widths.groups()], text.count("%"), arguments)
+
+
+def _check_braces(form: str, arguments: tuple[Any, ...]) -> None:
+    try:
+        specs = [spec for _, _, spec, _ in string.Formatter().parse(form) if spec]
+    except ValueError:
+        return  # it is no form to Python either, which says so
+    if any("{" in spec for spec in specs):
+        raise TemplateLimit(f"a format takes a width from its arguments: {form[:60]!r}")
+    _check_format([digits for spec in specs for digits in re.findall(r"\d+", spec)], form.count("{"), arguments)
 
 
 def _check_method(method: Any, arguments: tuple[Any, ...]) -> None:
@@ -135,8 +156,8 @@ def _check_method(method: Any, arguments: tuple[Any, ...]) -> None:
         _refuse_growth((owner.count(arguments[0]) + 1) * len(arguments[1]))  # type: ignore[union-attr]
     elif name == "join" and arguments:
         _check_join(arguments[0], owner)
-    elif name in ("format", "format_map"):
-        _check_format(owner, arguments)
+    elif name in ("format", "format_map") and isinstance(owner, str):
+        _check_braces(owner, arguments)
     elif name == "translate":
         _refuse_growth(_weight(owner)[0] * _weight(arguments)[0])
 
@@ -154,10 +175,10 @@ def _check_filter(name: str, arguments: tuple[Any, ...]) -> None:
     elif name == "join":
         _check_join(value, others[0] if others else "")
     elif name == "format":
-        _check_format(value, tuple(others))
+        _check_percent(str(value), tuple(others))
     elif name == "sum" and any(not isinstance(start, (int, float, str)) for start in others):
         raise TemplateLimit("sum is for numbers")
-    elif name in ("center", "indent", "batch", "slice", "tojson", "truncate", "round"):
+    elif name in ("center", "indent", "batch", "slice", "tojson", "round"):
         weight, depth = _weight(value)
         _check_numbers(others, weight * (depth + 1))
 
@@ -246,7 +267,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Return what the operator makes, if that is not too large to be made."""
         if operator == "%" and isinstance(left, (str, bytes)):
-            _check_format(left, right if isinstance(right, tuple) else (right,))
+            _check_percent(left, right if isinstance(right, tuple) else (right,))
         elif operator == "*":
             sizes = sorted((_weight(left)[0], _weight(right)[0]))
             if isinstance(left, int) and isinstance(right, int):

@@ -22,6 +22,7 @@ _PARTS_AS_DATA = re.compile(r"""["']type["']: ?["'](?:text|image)["']""")
 _Found = TypeVar("_Found")
 _known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 _MOST_SHAPES = 1000
+_MISSING: Any = object()
 
 
 def remembered(owner: Any, key: object, find: Callable[[], _Found]) -> _Found:
@@ -31,11 +32,12 @@ def remembered(owner: Any, key: object, find: Callable[[], _Found]) -> _Found:
         known = _known.setdefault(owner, {})
     except TypeError:  # it can be no key
         return find()
-    if text not in known:
+    found: _Found = known.get(text, _MISSING)
+    if found is _MISSING:
+        found = find()
         if len(known) >= _MOST_SHAPES:
             known.clear()
-        known[text] = find()
-    found: _Found = known[text]
+        known[text] = found
     return found
 
 
@@ -75,7 +77,9 @@ def left_out(owner: Any, messages: Messages, prompt: str, render: Render, key: o
     """
     marked = MarkedChat(messages)
     by_shape = remembered(owner, [marked.messages, key], lambda: _left_out_of(marked, render))
-    changed = tuple(f"a part of {what}" for what, text in _texts(messages) if not _contains(prompt, text))
+    otherwise = [(what, text) for what, text in _texts(messages) if text.strip() not in prompt]
+    letters = (_letters(prompt), _letters(html.unescape(prompt))) if otherwise else ()  # once: it is slow for long prompts
+    changed = tuple(f"a part of {what}" for what, text in otherwise if not _is_spelled(text, letters))
     return tuple(dict.fromkeys([*by_shape, *(what for what in changed if what.removeprefix("a part of ") not in by_shape)]))
 
 
@@ -84,7 +88,8 @@ def _left_out_of(marked: MarkedChat, render: Render) -> tuple[str, ...]:
     if prompt is None:
         return ()  # it refuses marks; the texts themselves are looked for
     gone = [what for mark, what in marked.names.items() if mark not in prompt]
-    for role in dict.fromkeys(str(message.get("role")) for message in marked.messages if len(marked.messages) > 1):
+    # What calls tools is told by its calls: templates write its role without looking.
+    for role in dict.fromkeys(str(message.get("role")) for message in marked.messages if len(marked.messages) > 1 and not _calls(message)):
         if _rendered(render, _with_other_role(marked.messages, role)) == prompt:
             gone.append(f"the role {role}")
     if any(isinstance(message.get("content"), list) for message in marked.messages):
@@ -105,9 +110,13 @@ def _rendered(render: Render, messages: Messages) -> str | None:
 
 
 def _with_other_role(messages: Messages, role: str) -> list[Mapping[str, Any]]:
-    place = next(place for place, message in enumerate(messages) if str(message.get("role")) == role)
+    place = next(place for place, message in enumerate(messages) if str(message.get("role")) == role and not _calls(message))
     other = {**messages[place], "role": "assistant" if role == "user" else "user"}
     return [*messages[:place], other, *messages[place + 1 :]]
+
+
+def _calls(message: Mapping[str, Any]) -> bool:
+    return bool(message.get("tool_calls"))
 
 
 def _without_images(messages: Messages) -> list[Mapping[str, Any]]:
@@ -133,12 +142,10 @@ def _texts(messages: Messages) -> list[tuple[str, str]]:
     return found
 
 
-def _contains(prompt: str, text: str) -> bool:
-    """Return whether a prompt has a text: as it is, with other spaces, or as JSON or HTML writes it."""
-    if text.strip() in prompt:
-        return True
+def _is_spelled(text: str, prompts: Sequence[str]) -> bool:
+    """Return whether the letters of a prompt have a text: with other spaces, or as JSON or HTML writes it."""
     forms = (text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1])
-    return any(_letters(form) in letters for letters in (_letters(prompt), _letters(html.unescape(prompt))) for form in forms)
+    return any(_letters(form) in letters for letters in prompts for form in forms)
 
 
 def _letters(text: str) -> str:

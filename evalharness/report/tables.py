@@ -30,6 +30,7 @@ _PROBLEM_CHARS = 400
 _EXCERPT_CHARS = 120
 # What differs from case to case within one reason: quoted values, paths, numbers.
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![\w.\-/])(?:[\w.\-]*/)+[\w.\-]+|\d+")
+_PLACE_OF_TURN = re.compile(r" \([0-9]+ of [0-9]+\)")  # in what a chat template left out: chats of many lengths are one finding
 
 
 class Codes:
@@ -325,8 +326,9 @@ def _add_generations(tables: RunTables, engine: int, generations: list[Generatio
             tables.fallbacks[engine, printable(text_of(generation["fallback"]))] += 1
         if generation.get("cached") is True:
             tables.cached[engine] += 1
-        for name in items_of(generation.get("ignored_options")):
-            tables.ignored_options[engine, printable(text_of(name))] += 1
+        ignored = (_PLACE_OF_TURN.sub("", printable(text_of(name))) for name in items_of(generation.get("ignored_options")))
+        for name in dict.fromkeys(ignored):
+            tables.ignored_options[engine, name] += 1
     tables.text_hashes.append(hash(tuple(texts)))
     return validity
 

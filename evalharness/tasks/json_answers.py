@@ -181,8 +181,8 @@ MAX_EXTRA, MAX_KEY_CHARS = 20, 60
 """Unexpected keys of an answer that are kept in the details; their number is a score."""
 _OBJECT = re.compile(r'\{(?=\s*["}])')  # not the brace of other texts
 _LIST = re.compile(r"\[")
-# A list that holds more than one thing, or an object: a bracket in prose does not begin so.
-_LIST_OF_JSON = re.compile(r'\[\s*(?:\{\s*["}]|\[|(?:"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]{0,30}|true|false|null)\s*,)', re.DOTALL)
+# Nothing but parts of JSON: behind a bracket of prose, such as [1, p. 3] or [0, 1), there are words.
+_PARTS_OF_LIST = re.compile(r'\[(?:[\[\],:\s\d.eE+-]|"(?:[^"\\]|\\.)*"|true|false|null)*(?P<open>"(?:[^"\\]|\\.)*)?', re.DOTALL)
 _FENCE = re.compile(r"```[A-Za-z0-9_-]{0,20}[ \t]{0,8}\n(.*?)(?:\n[ \t]{0,8}```|\Z)", re.DOTALL)
 
 
@@ -249,28 +249,30 @@ def _first_root(text: str) -> Any:
     """Return the first object in a text, or the list of objects that holds it; the first list where there is no object."""
     first = _OBJECT.search(text)
     lists = []
-    for start, value in _roots(text, _LIST):
+    for start, end, value in _roots(text, _LIST):
         if first is not None and start > first.start():
             break
-        if value in (None, MISSING) and _LIST_OF_JSON.match(text, start):
-            return MISSING  # cut off or broken: its parts are not the answer
+        if value in (None, MISSING) and (first is None or first.start() < end):
+            before = _PARTS_OF_LIST.fullmatch(text, start, end if first is None else first.start())
+            if before is not None and (first is None or before["open"] is None):
+                return MISSING  # cut off or broken: its parts are not the answer
         if isinstance(value, list):
             if any(isinstance(item, dict) for item in value):
                 return value
             lists.append(value)
-    value = next((value for _, value in _roots(text, _OBJECT) if isinstance(value, dict)), MISSING)
+    value = next((value for *_, value in _roots(text, _OBJECT) if isinstance(value, dict)), MISSING)
     return lists[0] if value is MISSING and lists else value
 
 
-def _roots(text: str, opening: re.Pattern[str]) -> Iterator[tuple[int, Any]]:
-    """Yield start and value of every balanced root, `MISSING` where it is not JSON, and last None for a root that never closes."""
+def _roots(text: str, opening: re.Pattern[str]) -> Iterator[tuple[int, int, Any]]:
+    """Yield start, end and value of every balanced root, `MISSING` where it is not JSON, and last None for a root that never closes."""
     position = 0
     while (match := opening.search(text, position)) is not None:
         end = balanced_end(text, match.start())
         if end is None:
-            yield match.start(), None
+            yield match.start(), len(text), None
             return  # later roots are all within this one
-        yield match.start(), _loads(text[match.start() : end])
+        yield match.start(), end, _loads(text[match.start() : end])
         position = end
 
 

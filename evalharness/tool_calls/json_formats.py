@@ -24,7 +24,7 @@ _LOOKS_LIKE_CALL = re.compile(r'"(?:name|tool|tool_name)"\s*:')
 _MARK = "[TOOL_CALLS]"
 _HERMES = re.compile(r"(?P<open><tool_call>)|</tool_call>")
 _TAGGED = re.compile(  # Granite, Granite 20B, Jamba and Hunyuan, Phi-4-mini, InternLM, LongCat, Command, GigaChat
-    r"(?P<open><\|tool_call\|>|<function_call>|<tool_calls>|\bfunctools(?=\[)|<\|action_start\|>\s{0,64}<\|plugin\|>"
+    r"(?P<open><\|tool_call\|>|<function_call>|<tool_calls>|\bfunctools(?=\[\s{0,64}\{)|<\|action_start\|>\s{0,64}<\|plugin\|>"
     r"|<longcat_tool_call>|<\|START_ACTION\|>|function call<\|role_sep\|>)"
     r"|</function_call>|</tool_calls>|<\|action_end\|>|</longcat_tool_call>|<\|END_ACTION\|>"
 )

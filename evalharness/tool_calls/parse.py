@@ -51,13 +51,14 @@ def parse_tool_calls(
     (up to `</think>`) hold no calls. `ConfigError` for an unknown format, and for `function` without tools.
     """
     offered = {tool.name: tool for tool in read_tools(tools)}
+    names, has_marks = tuple(offered), "think>" in text
     start = _end_of_thoughts(text)
+    # A bare list of calls is found only where an answer begins; its calls are found anywhere.
+    in_python = tuple(python_formats.function(text, names)) if has_marks else ()
     for name in _formats(format, offered):
-        if "think>" in text:
-            # A bare list of calls is found only where an answer begins; its calls are found anywhere.
-            calls_anywhere = chain(FORMATS[name](text, tuple(offered)), python_formats.function(text, tuple(offered)))
-            start = _end_of_thoughts(_without_calls(text, calls_anywhere))
-        raw_calls = sorted(FORMATS[name](text[start:], tuple(offered)), key=lambda call: call.span)
+        if has_marks:
+            start = _end_of_thoughts(_without_calls(text, chain(FORMATS[name](text, names), in_python)))
+        raw_calls = sorted(FORMATS[name](text[start:], names), key=lambda call: call.span)
         if raw_calls:
             calls = [_judge(text, call, start, offered, finish_reason) for call in raw_calls]
             return ToolAnswer(tuple(calls), _beside(text, start, calls), name)

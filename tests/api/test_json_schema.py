@@ -111,6 +111,13 @@ def test_references_that_lead_somewhere_and_names_like_keywords_are_taken():
     check_schema({"$id": "https://example.org/s", "$defs": {"a": {"$id": "a"}}, "properties": {"x": {"$ref": "a"}}}, "s")
 
 
+def test_a_reference_to_nothing_behind_an_id_is_a_problem_of_the_answer_that_meets_it():
+    schema = {"$id": "https://example.org/s", "properties": {"a": {"$ref": "#/$defs/none"}}}
+    check_schema(schema, "it")
+    assert problems_of({"b": 1}, schema) == []
+    assert problems_of({"a": 1}, schema) == ["it cannot be checked: the schema refers to '/$defs/none', which is not there"]
+
+
 def test_constrained_answers_that_no_engine_can_write_do_not_fit_and_do_not_raise():
     asked = StructuredOutput(json_schema={"properties": {"a": {"multipleOf": 0.1}}})
     assert [fits(text, asked) for text in ('{"a": 0.3}', '{"a": NaN}', '{"a": 1e999}', '{"a": 1' + "0" * 400 + "}", "[" * 5000)] == [

@@ -12,6 +12,7 @@ import pytest
 from evalharness.api.errors import TemplateError
 from evalharness.api.options import ChatTemplateOptions
 from evalharness.backends.fake import FakeTokenizer
+from evalharness.engine import template_probe
 from evalharness.engine.chat_template import knows_enable_thinking, left_out_of, render_prompt, template_sha256
 
 MESSAGES = [{"role": "system", "content": "be short"}, {"role": "user", "content": "hi"}]
@@ -280,6 +281,26 @@ def test_what_is_written_in_another_way_is_there(templated: Any, template: str) 
     messages = [{"role": "system", "content": "be short"}, *({"role": role, "content": said} for role in ("user", "assistant", "user"))]
     prompt = render_prompt(owner, messages, ChatTemplateOptions())
     assert left_out_of(prompt, owner, messages, ChatTemplateOptions()) == ()
+
+
+def test_a_turn_that_is_told_by_its_calls_has_its_role(templated: Any) -> None:
+    owner = templated(  # as Llama's
+        "{% for m in messages %}{% if m.tool_calls %}<assistant>{{ m.tool_calls | tojson }}"
+        "{% else %}<{{ m.role }}>{{ m.content }}{% endif %}{{ m.name }}{% endfor %}"
+    )
+    prompt = render_prompt(owner, CALLING, ChatTemplateOptions())
+    assert left_out_of(prompt, owner, CALLING, ChatTemplateOptions()) == ()
+
+
+def test_a_long_prompt_is_searched_for_its_letters_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+    letters = template_probe._letters
+    monkeypatch.setattr(template_probe, "_letters", lambda text: searched.append(len(text)) or letters(text))
+    owner = Writing(lambda given, tools: "".join(f"<{m['role']}>{m['content']}" for m in given).replace("\n", " "))
+    messages = [{"role": ("user", "assistant")[place % 2], "content": "a\nb" * 10} for place in range(40)]
+    prompt = render_prompt(owner, messages, ChatTemplateOptions())
+    assert left_out_of(prompt, owner, messages, ChatTemplateOptions()) == ()
+    assert sum(searched) < 8 * len(prompt)
 
 
 def test_a_shape_of_chat_is_rendered_once() -> None:

@@ -184,3 +184,9 @@ def test_the_verdict_is_one_word_and_its_reason(
     tmp_path: Path, samples: list[dict[str, Any]], run: dict[str, Any], expected: tuple[str, str]
 ) -> None:
     assert verdict(load_tables(write_run(tmp_path, samples, **run))) == expected
+
+
+def test_what_a_template_leaves_out_is_one_finding_for_chats_of_all_lengths(tmp_path: Path) -> None:
+    names = [[f"chat template: the tool turn ({place} of {count}) left out of the prompt" for place in (2, 3)] for count in range(3, 33)]
+    samples = [row(f"case-{number}", generation=generation(text=str(number), ignored_options=each)) for number, each in enumerate(names)]
+    assert findings_of(tmp_path, samples) == ["hf:tiny: chat template: the tool turn left out of the prompt in 30 answers"]

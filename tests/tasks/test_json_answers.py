@@ -324,5 +324,6 @@ def test_no_part_of_a_list_that_is_cut_or_broken_is_the_answer(text):
 
 
 def test_a_bracket_in_prose_hides_no_answer():
-    for text in ('[see below {"a": 1}', "[1] {'x'} {\"a\": 1}", '[12 of them] {"a": 1}'):
+    texts = ('[see below {"a": 1}', "[1] {'x'} {\"a\": 1}", '[12 of them] {"a": 1}', 'As in [1, p. 3] {"a": 1}', 'In [0, 1) {"a": 1}')
+    for text in (*texts, 'The sign "[" is odd. {"a": 1}', 'Of [3, 4, ...] {"a": 1}', 'Of ["x", "y" or "z"] {"a": 1}', '[2024, ] {"a": 1}'):
         assert parse_answer(text).value == {"a": 1}

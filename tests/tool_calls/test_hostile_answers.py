@@ -9,7 +9,7 @@ from hypothesis import example, given, strategies as st
 
 from evalharness.api.tools import Tool
 from evalharness.tasks.tools import judge
-from evalharness.tool_calls import FORMATS, parse_tool_calls
+from evalharness.tool_calls import FORMATS, parse_tool_calls, python_formats
 from tests.growth import assert_linear
 
 TOOLS = (Tool("f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}}), Tool("get-it"))
@@ -101,3 +101,16 @@ def test_what_an_answer_contains_is_a_miss_that_can_be_recorded(text):
     assert judged.scores["executable"] < 1
     assert json.dumps(judged.details, allow_nan=False)
     assert all(len(call["error"] or "") < 1000 for call in judged.details["calls"])
+
+
+def test_prose_with_a_word_of_a_form_holds_no_call():
+    for text in ("Take functools[0] and <tool_calls>.", "See `functools[x]`, or functools[", "[functools[1]]"):
+        assert parse_tool_calls(text, TOOLS).calls == ()
+
+
+def test_calls_in_thoughts_are_read_once_for_all_forms(monkeypatch):
+    read = []
+    function = python_formats.function
+    monkeypatch.setattr(python_formats, "function", lambda text, offered: read.append(text) or function(text, offered))
+    parse_tool_calls("<think>" + "f(a=1) " * 10 + "</think>none", TOOLS)
+    assert len(read) == 1
