@@ -24,7 +24,7 @@ def test_auto_on_a_cpu_takes_hf_and_records_it(project: Project, tiny_vlm_checkp
     assert found.facts["config"]["backend"] == {"value": ["auto"], "origin": "command line"}
     assert {row["backend"] for row in found.rows} == {"hf"}
     assert f"`--backend auto` chose hf:{name}: {why}" in (found.run_dir / "report.md").read_text("utf-8").replace("\\", "")
-    again = project.run("--resume=r", backend=None)
+    again = project.run("--resume=r", given[0], backend=None)
     assert (again.exit_code, f"auto takes hf for {name}: {why}" in again.output) == (0, True)
 
 

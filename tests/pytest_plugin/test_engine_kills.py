@@ -66,7 +66,7 @@ def test_a_run_whose_engine_was_killed_is_resumed_to_the_rows_of_an_undisturbed_
         return engine
 
     monkeypatch.setattr(engine_loading, "open_engine", warm)
-    resumed = project.run_inline("--resume", "r", backend=None)
+    resumed = project.run_inline("--resume", "r", *options, backend=None)
     calm = project.run_inline("--run-id", "calm", *options, backend="vllm")
     assert (resumed.exit_code, calm.exit_code) == (0, 0), resumed.output
     counts = generations(run_dir)

@@ -149,10 +149,10 @@ class TestA:
         ("body", "problem"),
         [
             ("raise ZeroDivisionError('none left')", "failed: ZeroDivisionError: none left"),
-            ("return {'total': float('nan'), 'spread': 3}", "gave total=nan; left out"),
-            ("return {'total': float('inf'), 'spread': 3}", "gave total=inf; left out"),
+            ("return {'total': float('nan'), 'spread': 3}", "gave total=nan, which is no finite number; left out"),
+            ("return {'total': float('inf'), 'spread': 3}", "gave total=inf, which is no finite number; left out"),
             ("return None", "failed: AttributeError"),
-            ("return {'total': 'many', 'spread': 3}", "failed: ValueError"),
+            ("return {'total': 'many', 'spread': 3}", "gave total='many', which is no finite number; left out"),
             ("import pytest; pytest.fail('no')", "failed: Failed: no"),
             ("import sys; sys.exit(0)", "failed: SystemExit: 0"),
         ],
@@ -183,20 +183,21 @@ class TestA:
         assert [entry["metric"] for entry in run.facts["aggregates"]] == ["n"]
         assert run.facts["gates"][0]["value"] != 0.75
 
-    def test_what_an_aggregate_adds_to_a_rows_scores_is_that_rows_alone(self, project: Project) -> None:
+    def test_what_an_aggregate_does_to_its_rows_changes_neither_other_rows_nor_gates(self, project: Project) -> None:
         module = MARK.replace("request=ask", "request=ask, aggregate=aggregate").replace(
             "pytestmark",
             """def aggregate(rows):
     for row in rows:
-        row["scores"]["weighted"] = row["scores"]["ok"] * int(row["case_id"][1:])
-    return {"total": sum(row["scores"]["weighted"] for row in rows)}
+        row["scores"]["ok"] *= int(row["case_id"][1:])
+    return {"total": sum(row["scores"]["ok"] for row in rows)}
 
 pytestmark""",
         )
-        gated = "@pytest.mark.gate('weighted >= 1.5')\ndef test_s(case, generation, score): score(ok=True)\n"
+        gated = "@pytest.mark.gate('ok >= 1')\ndef test_s(case, generation, score): score(ok=True)\n"
         run = project.write(test_a=module + gated).run_inline()
         assert [entry["value"] for entry in run.facts["aggregates"]] == [0 + 1 + 2 + 3]
-        assert [gate["value"] for gate in run.facts["gates"]] == [1.5]
+        assert [gate["value"] for gate in run.facts["gates"]] == [1.0]
+        assert {row["scores"]["ok"] for row in run.rows} == {1.0}
 
     def test_each_test_is_aggregated_apart_and_from_judged_rows_only(self, project: Project) -> None:
         test = """

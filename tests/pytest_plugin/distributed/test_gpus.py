@@ -90,7 +90,7 @@ def test_auto_starts_a_worker_per_card(gpus: Project, monkeypatch: pytest.Monkey
 
 def test_auto_in_a_resumed_run_goes_by_what_the_run_was_asked(gpus: Project) -> None:
     assert run(gpus, "-n", "auto", "--devices", "gpu:0,gpu:2", "--run-id", "r").facts["num_workers"] == 2
-    resumed = run(gpus, "-n", "auto", "--resume", "r", backend=None)
+    resumed = run(gpus, "-n", "auto", "--resume", "r", f"--model={CHECKPOINT}", backend=None)
     assert resumed.exit_code == 0, resumed.output
     assert resumed.facts["resumptions"][0]["num_workers"] == 2
 

@@ -64,7 +64,7 @@ def test_with_nothing_else_there_is_no_run(project: Project) -> None:
     [
         ("return {'fake:three': {'same': 1}}", "gave metrics of 'fake:three', which is none of these engines; left out"),
         ("raise ZeroDivisionError('none')", "failed: ZeroDivisionError: none"),
-        ("return {'fake:one': {'same': float('nan')}}", "gave same=nan; left out"),
+        ("return {'fake:one': {'same': float('nan')}}", "gave same=nan, which is no finite number; left out"),
         ("return {'fake:one': {'pass_rate': 1}}", "gave 'pass_rate', the name of a rate that every test has"),
         ("return None", "failed: AttributeError"),
     ],
