@@ -94,7 +94,7 @@ class Campaign:
 
     def session(self, run_id: str, is_new: bool, moment_s: float | None) -> tuple[Run, bool]:
         """Return how a session ended, and whether anything was killed; without a moment nothing is."""
-        start = ("--run-id", run_id, *self.options) if is_new else ("--resume", run_id)
+        start = ("--run-id" if is_new else "--resume", run_id, *self.options)
         with self.project.start(*start, *self.mode(), backend=self.backend if is_new else None) as process:
             killed = moment_s is not None and self._kill(process, moment_s)
             output, _ = process.communicate(timeout=SESSION_TIMEOUT_S)

@@ -1,8 +1,11 @@
 """The code that a test's verdicts depend on, as far as it can be read from the project's files, as a hash of each definition.
 
 From a test and its module's eval marker, names are followed to the functions, classes and constants that they stand for, in that module,
-in `conftest.py` (fixtures) and in the project's other modules. Comments, docstrings and the layout of code do not count. Installed packages
-are left out, for they have versions; so is what only running code could tell: names made up at run time, and data files.
+in `conftest.py` (fixtures) and in the project's other modules. Comments, docstrings and the layout of code do not count, nor do gates and
+what only shows results (`tables`, `outputs`): they change no verdict, and a gate on a baseline is often added once there is one. Installed
+packages are left out, for they have versions; so is what only running code could tell: names made up at run time, and data files.
+
+Every version of Python gives the same hashes, for a run may be compared with one of another machine.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ _MAX_DEFINITIONS = 2000
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _OWN = "evalharness"
 _OF_TASKS = f"{_OWN}/tasks/"
+_SHOWS = ("outputs", "tables")
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -102,6 +106,7 @@ class _Project:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return None
+        _take_out_what_judges_nothing(tree)
         return _Source(path, Path(os.path.relpath(path, self._labels_from)).as_posix(), tree)
 
     def _module(self, importer: Path, module: str) -> _Source | None:
@@ -183,12 +188,38 @@ def _attributes(statement: ast.stmt, imports: Mapping[str, _Import]) -> Iterator
             yield f"{node.value.id}.{node.attr}"
 
 
-def _hash(statement: ast.stmt) -> str:
-    """Return the hash of a statement without docstrings, comments and layout."""
-    for node in ast.walk(statement):
+def _take_out_what_judges_nothing(tree: ast.Module) -> None:
+    for node in ast.walk(tree):
         if isinstance(node, _DEFINES) and len(node.body) > 1 and _is_docstring(node.body[0]):
             del node.body[0]
-    return hashlib.sha256(ast.dump(statement).encode("utf-8", "surrogatepass")).hexdigest()[:_CHARS]
+        if isinstance(node, ast.Call) and _is_mark(node, "eval"):
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg not in _SHOWS]
+        for _, children in ast.iter_fields(node):
+            if isinstance(children, list):
+                children[:] = [child for child in children if not _is_mark(child, "gate")]
+
+
+def _is_mark(node: object, name: str) -> bool:
+    """Return whether a node is `pytest.mark.NAME(...)` or `mark.NAME(...)`."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name):
+        return False
+    return getattr(node.func.value, "attr", getattr(node.func.value, "id", None)) == "mark"
+
+
+def _hash(statement: ast.stmt) -> str:
+    return hashlib.sha256(_written(statement).encode("utf-8", "surrogatepass")).hexdigest()[:_CHARS]
+
+
+def _written(value: object) -> str:
+    """Return a part of a syntax tree as text. Unlike `ast.dump`'s it is the same in all versions of Python: without empty fields."""
+    if isinstance(value, ast.JoinedStr):  # some versions end the parts of an f-string with an empty text
+        return f"JoinedStr({_written([part for part in value.values if getattr(part, 'value', None) != ''])})"
+    if isinstance(value, ast.AST):
+        fields = [f"{name}={_written(child)}" for name, child in ast.iter_fields(value) if child is not None and child != []]
+        return f"{type(value).__name__}({','.join(fields)})"
+    if isinstance(value, list):
+        return f"[{','.join(map(_written, value))}]"
+    return repr(value)
 
 
 def _is_docstring(statement: ast.stmt) -> bool:

@@ -104,8 +104,7 @@ def is_assertion(error: BaseException) -> bool:
     """Return whether an exception is a verdict on the generation rather than a failure of code.
 
     A broken assertion inside the engine is a failure of code: a library's own invariant. So are a timeout, and pytest's refusal to run an
-    async function. A group is a verdict if all of
-    its exceptions are.
+    async function. A group is a verdict if all of its exceptions are.
     """
     if grouped := getattr(error, "exceptions", ()):  # Python 3.10 has no type for it
         return all(map(is_assertion, grouped))

@@ -166,6 +166,8 @@ def read_journal(path: Path) -> Iterator[Line]:
     offset = 0
     try:
         file = open_for_reading(path, path.parent.parent)
+    except FileNotFoundError:  # the caller's to judge: nobody may have written it yet
+        raise
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
     with file:

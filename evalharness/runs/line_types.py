@@ -31,6 +31,21 @@ def _count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT
 
 
+def _seed(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
+
+
+# Lists of a thousand tokens: a call for each would take as long as reading them.
+
+
+def _token_ids(value: Any) -> bool:
+    return isinstance(value, list) and {*map(type, value)} <= {int} and (not value or (min(value) >= 0 and max(value) <= _MAX_COUNT))
+
+
+def _values(value: Any) -> bool:
+    return isinstance(value, list) and {*map(type, value)} <= {int, float, str, type(None)}
+
+
 def _flag(value: Any) -> bool:
     return isinstance(value, bool)
 
@@ -78,9 +93,9 @@ _GENERATION = {
     **dict.fromkeys(("finish_reason", "fallback", "prompt_sha256", "weight_version", "logprobs_kind"), _or_null(_text)),
     **dict.fromkeys(("num_prompt_tokens", "num_completion_tokens"), _or_null(_count)),
     "stop_reason": _or_null(lambda value: isinstance(value, (str, int))),
-    "seed": _or_null(_count),
-    "token_ids": _list_of(_count),
-    **dict.fromkeys(("logprobs", "entropies"), _or_null(_list_of(lambda value: value is None or isinstance(value, (int, float, str))))),
+    "seed": _or_null(_seed),
+    "token_ids": _token_ids,
+    **dict.fromkeys(("logprobs", "entropies"), _or_null(_values)),
     "ignored_options": _list_of(_text),
     "images": _list_of(_OBJECT),
     "thinking": _or_null(_OBJECT),

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from enum import IntEnum
 
+import numpy as np
 import pytest
 
+from evalharness.api.cases import Case
+from evalharness.pytest_plugin.eval_code import _hash
+from evalharness.pytest_plugin.outcomes import reference_of
+from evalharness.runs.judging import reference_sha256, row_reference
 from tests.pytest_plugin.project import HEADER, Project, Run
 
 NUM_CASES = 12
@@ -120,6 +127,55 @@ def test_comments_docstrings_and_layout_are_no_change(project: Project) -> None:
         test_a=EVAL.replace("def test_s", "# a comment\n\n\ndef test_s"), helper_scorer=NORMAL + SCORER.replace("Judge.", "Look.")
     )
     assert project.run_inline("--resume", "r").exit_code == 0
+
+
+def test_gates_and_what_shows_results_are_no_change(project: Project) -> None:
+    gate = '@pytest.mark.gate("no_regression")\n'
+    blessed(project, EVAL.replace(gate, ""))
+    showing = "request=ask, tables=lambda rows: {'t': [{'n': len(rows)}]})"
+    module = EVAL.replace("request=ask)", showing).replace(gate, 'LIMIT = "x >= 0.5"\n@pytest.mark.gate("no_regression", LIMIT)\n')
+    run = write(project, module).run_inline("--baseline", "base", "--run-id", "now")
+    assert run.gate("no_regression")["passed"] is True
+    assert run.gate("no_regression")["notes"] == []
+
+
+class Number(IntEnum):
+    ONE = 1
+
+
+REFERENCES = [
+    "a",
+    (1, 2),
+    {"a": [None, 1.5, True]},
+    {1: "a"},
+    {"a": (Number.ONE,)},
+    Number.ONE,
+    np.float32(0.1),
+    [np.int64(3)],
+    float("nan"),
+    1 << 70,
+]
+
+
+@pytest.mark.parametrize("reference", REFERENCES, ids=repr)
+def test_a_reference_and_its_row_are_one(reference: object) -> None:
+    written = json.loads(json.dumps(reference_of(Case(id="c", reference=reference))))
+    assert row_reference(written) == reference_sha256(reference)
+
+
+ODD_SYNTAX = """
+class Scorer(dict):
+    '''Docstring.'''
+    def by(self, a, /, b: int = 1, *rest, key=None, **more) -> str:
+        return f"{a!r:>{b}} {{}} {b=} {key:%H:%M}" "x" f"{rest}" + str({**more, "": [None, "", ..., 1e-9, b"x"]})
+async def judge(x): return [y async for y in x if (z := y)] or (lambda: await_)()
+"""
+
+
+def test_every_python_gives_the_same_hashes() -> None:
+    """They were made with 3.10, 3.11, 3.12 and 3.13."""
+    tree = ast.parse(ODD_SYNTAX)
+    assert [_hash(statement) for statement in tree.body] == ["c705fc10", "219f5699"]
 
 
 def test_a_fixture_and_code_of_another_test(project: Project) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -368,6 +369,13 @@ class TestCheckpoints:
         shutil.rmtree(path.parent)
         with pytest.raises(CheckpointError, match="checkpoint-10"):
             Resumption.read(root / "r").engine_specs(run, root, print)
+
+    def test_a_run_of_an_older_version_says_why_its_fingerprint_differs(self, began: tuple[Path, RunConfig]) -> None:
+        root, run = began
+        resumption = Resumption.read(root / "r")
+        resumption.engines[:] = [replace(spec, stamp=None, fingerprint="0" * 64) for spec in resumption.engines]
+        with pytest.raises(ConfigError, match="an older evalharness, which made other fingerprints, began the run"):
+            resumption.engine_specs(run, root, print)
 
 
 def test_another_file_of_answers_is_noticed(project: Project) -> None:

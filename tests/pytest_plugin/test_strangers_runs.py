@@ -158,3 +158,42 @@ def test_links_that_lead_out_of_a_run_are_not_followed(project: Project, live: R
         _, output = project.evalharness(command[0], "reports/r", *command[1:])
         assert "Traceback" not in output
     assert contents(elsewhere) == before
+
+
+@pytest.mark.parametrize("asked", ["base", "latest", "latest~1"])
+def test_a_moved_run_keeps_its_baseline(project: Project, asked: str) -> None:
+    project.write(test_a=TEST)
+    for run_id in ("r0", "r1"):
+        run = project.run_inline("--run-id", run_id)
+    project.evalharness("bless", "reports/r0", "base")
+    moved = project.run_inline("--run-id", "moved", "--baseline", asked)
+    there = moved.facts["baseline"]["path"]
+    rewritten(moved, "run.json", str(project.root), "/home/ci/project")
+    project.run_inline("--run-id", "later")  # the latest one now
+    code, output = project.evalharness("rescore", "reports/moved", "--run-id", "again")
+    assert code == 0, output
+    assert Run(0, "", 0, project.root, "again").facts["baseline"]["path"] == there
+    assert run.exit_code == 0
+
+
+def test_a_baseline_from_outside_is_given_again(project: Project, live: Run, tmp_path: Path) -> None:
+    outside = str(tmp_path / "base.json")
+    project.evalharness("bless", "reports/r", "base", "--to", outside)
+    held = project.run_inline("--run-id", "held", f"--baseline={outside}")
+    assert held.exit_code == 0
+    code, output = project.evalharness("rescore", "reports/held")
+    assert (code, f"give --baseline {outside}" in output) == (2, True)
+    assert project.evalharness("rescore", "reports/held", f"--baseline={outside}")[0] == 0
+    assert live.exit_code == 0
+
+
+def test_parts_with_data_from_outside_are_merged(project: Project, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    project.write(test_a=TEST)
+    for part in (1, 2):
+        project.run_inline("--run-id", f"p{part}", f"--shard={part}/2", f"--data={data}")
+    code, output = project.evalharness("merge", "reports/p1", "reports/p2")
+    assert (code, f"give --data {data}" in output) == (2, True)
+    code, output = project.evalharness("merge", "reports/p1", "reports/p2", f"--data={data}")
+    assert code == 0, output

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evalharness.api.errors import BackendError, CheckpointError
+from evalharness.checkpoints import identity
+from evalharness.checkpoints.file_hashes import hash_files
 from evalharness.config import resolve
 from evalharness.pytest_plugin.execution import engines as engine_loading
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
@@ -212,6 +215,28 @@ class TestPool:
         assert [engine] == opened  # type: ignore[comparison-overlap]
         assert (opening["how"], opening["cold_because"], first.closed) == ("load", reason, 1)
         assert first.swaps == (failure is not None)
+
+    def test_adapters_share_the_reading_of_their_base_and_a_write_while_it_lasts_is_seen(
+        self, pool: EnginePool, opened: list[FakeEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        base = write(tmp_path / "base", {**GOOD, "model.safetensors": _weight("q_proj.weight", 6, 4)})
+        folders = [write_adapter(tmp_path / name, lora("q_proj", 6, 4, seed=seed), base=base) for seed, name in enumerate("ab", 1)]
+        read = []
+
+        def hashed(files: Iterable[Path]) -> dict[Path, str]:
+            found = hash_files(files)
+            read.extend(found)
+            if base / "model.safetensors" in found:  # a trainer writes meanwhile
+                write_adapter(folders[0], lora("q_proj", 6, 4, seed=9), base=base)
+            return found
+
+        monkeypatch.setattr(identity, "hash_files", hashed)
+        run_config = resolve({"model": [str(base), *map(str, folders)], "backend": ["hf"]}, {}, tmp_path)
+        _, changed, kept = engine_specs(run_config, tmp_path)
+        assert read.count(base / "model.safetensors") == 1
+        kept.check_unchanged()
+        with pytest.raises(CheckpointError, match="was written to, or removed, after the run had begun"):
+            changed.check_unchanged()
 
     @pytest.mark.parametrize("part", ["base", "lora"])
     def test_a_checkpoint_that_was_written_to_since_the_run_began_is_not_taken_for_what_it_was(

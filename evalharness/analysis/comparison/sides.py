@@ -12,6 +12,7 @@ list. Ten thousand cases of twenty scores take about a megabyte, most of it thei
 from __future__ import annotations
 
 import json
+import os
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -233,7 +234,8 @@ def _plain(value: Any) -> Any:
 def read_baseline(path: Path) -> Side:
     """Return the side in a baseline. Raises `BaselineError` if it is absent, unreadable or not a baseline."""
     try:
-        values = json.loads(read_whole(path, path.parent), parse_constant=refuse_constant)
+        place = Path(os.path.realpath(path))  # a link is the user's own: a baseline is part of the project, not of a run
+        values = json.loads(read_whole(place, place.parent), parse_constant=refuse_constant)
     except RecordError as error:
         raise BaselineError(f"baseline {error}") from error
     except OSError as error:

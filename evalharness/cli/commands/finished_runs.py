@@ -26,19 +26,27 @@ from evalharness.runs.run_file import environment_facts, utc_now, write_run_file
 from evalharness.runs.samples import count_outcomes
 from evalharness.runs.schema import Row, RunFile
 
+_PROJECT = click.option(
+    "--project", type=PATH, metavar="FOLDER", help="Project whose evals judge the run, its pytest rootdir (default: the current one)"
+)
+_BASELINE = click.option("--baseline", metavar="NAME|PATH", help="Baseline of the gate no_regression (default: the run's)")
+
 
 @command("merge", examples=["evalharness merge reports/part-1 reports/part-2 --run-id whole"], exit_codes=RUN_CODES, takes_runs=True)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…")
 @click.option("--report-dir", type=PATH, metavar="FOLDER", help="Folder for the new run (default: the first part's)")
 @click.option("--run-id", metavar="ID", help="Name of the new run (default: merged- and six random digits)")
-def merge(runs: tuple[str, ...], report_dir: Path | None, run_id: str | None) -> int:
+@click.option("--data", type=PATH, metavar="FOLDER", help="Folder of the cases (default: the parts')")
+@_PROJECT
+@_BASELINE
+def merge(runs: tuple[str, ...], **given: Any) -> int:
     """Merge the parts of a sharded run into one run with one report; needs no GPU.
 
     RUN… are all parts (pytest evals --shard 1/8 …), in any order; they are only read.
     """
     from evalharness.pytest_plugin.replay.rescore import merge_runs  # pytest, so only where it is needed
 
-    return merge_runs([find_run(word) for word in runs], report_dir=report_dir, run_id=run_id)
+    return merge_runs([find_run(word) for word in runs], **given)
 
 
 @command("report", examples=["evalharness report reports/RUN_ID", "evalharness report latest"], takes_runs=True)
@@ -81,9 +89,8 @@ def report(run: str) -> int:
 @click.option("--report-dir", type=PATH, metavar="FOLDER", help="Folder for the new run (default: the run's; for a FILE reports)")
 @click.option("--run-id", metavar="ID", help="Name of the new run (default: the run's name, -rescored- and six random digits)")
 @click.option("--spot", metavar="N", help="Cases that evals with spot checks show in outputs/ (default: the run's; for a FILE 0)")
-@click.option(
-    "--project", type=PATH, metavar="FOLDER", help="Project whose evals judge the run, its pytest rootdir (default: the current one)"
-)
+@_PROJECT
+@_BASELINE
 @click.option("--coordinates", metavar="SPACE", help="Coordinate space of a dense dump that does not name it (default: norm1000)")
 def rescore(source: str, tests: Path | None, coordinates: str | None, **changes: Any) -> int:
     """Score stored generations again, those of a run with its tests or those in a file, into a new run; needs no GPU.
@@ -91,15 +98,15 @@ def rescore(source: str, tests: Path | None, coordinates: str | None, **changes:
     FILE is gt_vs_pred.jsonl or <mission>_stage_a.jsonl. The source is only read.
     """
     is_file = Path(source).is_file()
-    flag, value, only_for = ("--tests", tests, "run directories") if is_file else ("--coordinates", coordinates, "files of answers")
-    if value is not None:
-        raise ConfigError(f"{flag} is for {only_for} only; leave it out")
-    project = changes.pop("project")
+    of_runs = {"tests": tests, "project": changes.pop("project"), "baseline": changes.pop("baseline")}
+    not_for = of_runs if is_file else {"coordinates": coordinates}
+    if wrong := next((name for name, value in not_for.items() if value is not None), None):
+        raise ConfigError(f"--{wrong} is for {'run directories' if is_file else 'files of answers'} only; leave it out")
     if is_file:
         return _score_file(Path(source), coordinates or "norm1000", changes)
     from evalharness.pytest_plugin.replay.rescore import rescore_run  # pytest, so only where it is needed
 
-    return rescore_run(find_run(source), tests=tests, project=project, **changes)
+    return rescore_run(find_run(source), **of_runs, **changes)
 
 
 def _score_file(source: Path, coordinates: str, changes: Mapping[str, Any]) -> int:

@@ -20,7 +20,7 @@ import click
 
 from evalharness.api.errors import DONE, NOT_PASSED, CheckpointError, ConfigError
 from evalharness.checkpoints.discovery import is_numbered, why_unfinished
-from evalharness.checkpoints.identity import fingerprint_of
+from evalharness.checkpoints.identity import fingerprint_of, stamp_of
 from evalharness.checkpoints.info import name_checkpoints, natural_key
 from evalharness.cli.framework import PATH, command
 
@@ -82,6 +82,8 @@ class Watch:
     _idle_s: float | None
     num_failed: int = 0
     _seen: set[tuple[Path, str]] = field(default_factory=set)
+    _stamps: dict[Path, str] = field(default_factory=dict)
+    """Of what was seen: it need not be read again, which takes minutes where checkpoints are large."""
     _printed: set[tuple[Path, str]] = field(default_factory=set)
     _stop: threading.Event = field(default_factory=threading.Event)
     _child: subprocess.Popen[bytes] | None = None
@@ -127,10 +129,14 @@ class Watch:
                 self._tell(folder, f"waiting for {folder.name}: {why}")
                 continue
             try:
+                stamp = stamp_of(folder)
+                if self._stamps.get(folder) == stamp:
+                    continue
                 fingerprint = fingerprint_of(folder)
             except CheckpointError as error:
                 self._tell(folder, f"leaving out {folder.name}: {error}")
                 continue
+            self._stamps[folder] = stamp
             if (folder, fingerprint) not in self._seen:
                 self._seen.add((folder, fingerprint))
                 finished = _finished_run(self._report_dir, _run_id(folder, fingerprint))

@@ -7,7 +7,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
@@ -50,7 +50,7 @@ class EngineSpec:
     adapter_fingerprint: str | None = None
     """Of an adapter, `fingerprint` is made of both."""
     stamp: str | None = None
-    """What the file system said of the checkpoint's files when the run began, see `stamp_of`."""
+    """What the file system said of the checkpoint's files before they were read for the fingerprint, see `stamp_of`."""
     chosen: str | None = None
     """Why `--backend auto` took this backend, None where it was named."""
     quantization: Mapping[str, Any] | None = None
@@ -100,7 +100,14 @@ def engine_specs(
     if real:
         paths = find_models(run.model, root, wait_s=run.wait, on_notice=on_notice)
         how: dict[str, Any] = {"trust_remote_code": run.trust_remote_code, "allow_pickle": run.allow_pickle, "base_model": run.base_model}
-        infos = [inspect_checkpoint(path, root=root, **how) for path in paths]
+        infos, stamps = [], []
+        seen: dict[Path, CheckpointInfo] = {}
+        for path in paths:
+            info = inspect_checkpoint(path, root=root, **how)
+            stamps.append(info.stamp())  # before its files are read, which may take minutes
+            if info.base is not None:  # of several adapters, and maybe evaluated itself: it is read once
+                info = replace(info, base=seen.setdefault(info.base.path, info.base))
+            infos.append(seen.setdefault(path, info))
         for info in infos:
             if not info.has_chat_template:
                 raise CheckpointError(
@@ -108,7 +115,7 @@ def engine_specs(
                     "copy the chat_template.jinja of the checkpoint that it was trained from into it"
                 )
         backends = _backends(run, infos, chosen or {})
-        for path, own_name, info in zip(paths, name_checkpoints(paths), infos, strict=True):
+        for path, own_name, info, stamp in zip(paths, name_checkpoints(paths), infos, stamps, strict=True):
             for backend, _ in backends[path]:
                 refuse_gguf(path, backend)
             name = own_name if info.base is None else f"{name_checkpoints([info.base.path])[0]}+{own_name}"
@@ -127,7 +134,7 @@ def engine_specs(
                     base_path=str(info.base.path) if info.base is not None else None,
                     base_fingerprint=info.base.fingerprint if info.base is not None else None,
                     adapter_fingerprint=info.adapter.fingerprint if info.adapter is not None else None,
-                    stamp=info.stamp(),
+                    stamp=stamp,
                     quantization=info.quantization,
                     chosen=why,
                     training=training_facts(path),

@@ -20,7 +20,7 @@ from evalharness.pytest_plugin.eval_code import eval_code
 from evalharness.pytest_plugin.eval_module import EvalModule
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, Step
 from evalharness.pytest_plugin.outcomes import reference_of
-from evalharness.runs.judging import code_change, row_reference, shown_reference
+from evalharness.runs.judging import code_change, reference_sha256, row_reference, shown_reference
 from evalharness.runs.recorded import RecordedRun, outcome_of
 from evalharness.runs.records import CaseRecords, Recorded
 from evalharness.runs.schema import mapping
@@ -55,10 +55,13 @@ def judging_changes(recorded: RecordedRun, module: EvalModule, root: Path) -> It
     """Yield how an eval's cases are judged otherwise than in a recorded run: by other references, or by other code."""
     changed = []
     for case in module.cases:
-        row, now = recorded.judged_rows.get((module.name, case.id)), reference_of(case)
-        hashes = (None, None) if row is None else (row_reference(row), row_reference(now))
-        if row is not None and None not in hashes and hashes[0] != hashes[1]:
-            changed.append((case.id, f"first {case.id}: {shown_reference(now)} now, {shown_reference(row)} in the run"))
+        row = recorded.judged_rows.get((module.name, case.id))
+        if row is None:
+            continue
+        # As it stands, without the copy for a row: there may be many, and large ones.
+        hashes = row_reference(row), reference_sha256(object.__getattribute__(case, "reference"))
+        if None not in hashes and hashes[0] != hashes[1]:
+            changed.append((case.id, f"first {case.id}: {shown_reference(reference_of(case))} now, {shown_reference(row)} in the run"))
     if changed:
         yield JudgingChange("the reference differs", [case_id for case_id, _ in changed], changed[0][1])
     then = mapping(recorded.records.evals[module.path].get("code"))

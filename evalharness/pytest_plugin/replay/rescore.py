@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +26,7 @@ from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, EvalSession
 from evalharness.runs.journal import Journal, journal_name, journals_of, session_of
 from evalharness.runs.recorded import RecordedRun
-from evalharness.runs.run_file import write_run_file
+from evalharness.runs.run_file import is_latest, write_run_file
 from evalharness.runs.schema import RunFile, WorkerEntry, mapping
 
 _MAX_RUN_ID_CHARS = 80
@@ -48,18 +47,21 @@ def rescore_run(
     run_id: str | None = None,
     spot: str | None = None,
     project: Path | None = None,
+    baseline: str | None = None,
 ) -> int:
     """Run the tests of a recorded run again on its generations and return the exit code; the new run has its own folder.
 
     `tests` is a module whose tests judge every stored generation instead. `data` replaces the folder that the run's cases came from; the
     folder `run_id` is made in `report_dir` (default: the run's own). The run's evals are those of `project` (default: the current one).
-    Raises `RecordError` or `ConfigError`.
+    `baseline` replaces the one that it was held to. Raises `RecordError` or `ConfigError`.
     """
     recorded = RecordedRun.read(run_dir)
     if (recorded.run.get("rescored") or {}).get("tests"):
         origin = recorded.run["rescored"].get("run_id")
         raise RecordError(f"{run_dir} was made with --tests from run {origin}; score that run again")
-    given = {"data": data, "report_dir": report_dir or run_dir.absolute().parent, "run_id": run_id, "spot": spot}
+    report_dir = report_dir or run_dir.absolute().parent
+    baseline = baseline or _baseline(recorded, report_dir, project)
+    given = {"data": data, "report_dir": report_dir, "run_id": run_id, "spot": spot, "baseline": baseline}
     run = _config(recorded, {name: value for name, value in given.items() if value is not None})
     if tests is None:
         root, paths = _modules(recorded, project)
@@ -96,19 +98,30 @@ def _config(recorded: RecordedRun, given: Mapping[str, object]) -> RunConfig:
         if option.name in given:
             value = option.kind.read(str(given[option.name]), label=option.flag, base=Path.cwd(), is_text=True)
             settings[option.name] = Setting(value, "command line")
-    baseline = mapping(recorded.run.get("baseline")).get("path")
-    if isinstance(baseline, str) and settings["baseline"].value is not None:  # "latest" may be another one now
-        settings["baseline"] = replace(settings["baseline"], value=baseline)
-    _check_baseline(recorded, settings["baseline"].value)
     return RunConfig.from_settings(settings)
 
 
-def _check_baseline(recorded: RecordedRun, baseline: str | None) -> None:
-    """Raise `RecordError` for a baseline outside the project and the run's report folder."""
-    if baseline is not None and ("/" in baseline or "\\" in baseline):
-        places = (*project_folders(None), recorded.run_dir.absolute().parent)
-        if not any(is_within(Path(baseline), place) for place in places):
-            raise RecordError(f"the run names the baseline {baseline}, outside this project; copy it to baselines/ if you trust it")
+def _baseline(recorded: RecordedRun, report_dir: Path, project: Path | None) -> str | None:
+    """Return the baseline that the run was held to, where it is here: `latest` may be another one now, and the project elsewhere.
+
+    Raises `RecordError` for one outside the project and the report folders.
+    """
+    asked = recorded.config.baseline
+    path = mapping(recorded.run.get("baseline")).get("path")
+    if asked is None:
+        return None
+    if not isinstance(path, str):
+        path = asked
+    elif is_latest(asked) and not Path(path).exists():
+        path = str(report_dir / Path(path).name)
+    if "/" not in path and "\\" not in path:
+        return path
+    places = (*project_folders(project), recorded.run_dir.absolute().parent, report_dir)
+    if any(is_within(Path(path), place) for place in places):
+        return path
+    if "/" in asked or "\\" in asked or is_latest(asked):
+        raise RecordError(f"the run names the baseline {path}, outside this project; if that is right, give --baseline {path}")
+    return asked
 
 
 def _modules(recorded: RecordedRun, project: Path | None) -> tuple[Path, list[str]]:
@@ -158,8 +171,8 @@ _OF_EVAL = ("options", "plugins")
 _OF_PARTS_ALONE = ("throughput", "durations", "rescored", "resumptions")
 
 
-def merge_runs(run_dirs: Sequence[Path], *, report_dir: Path | None = None, run_id: str | None = None) -> int:
-    """Merge the parts of a run into a folder of its own and return the exit code.
+def merge_runs(run_dirs: Sequence[Path], *, report_dir: Path | None = None, run_id: str | None = None, **given: Any) -> int:
+    """Merge the parts of a run into a folder of its own and return the exit code; `given`: see `rescore_run`.
 
     Raises `RecordError` if a part is missing, given twice, or was run with other options than the first.
     """
@@ -171,7 +184,7 @@ def merge_runs(run_dirs: Sequence[Path], *, report_dir: Path | None = None, run_
     with OwnFolder("merge", target) as folder:  # where the journals can be linked
         source = folder / "parts"
         _write_source(source, parts)
-        return rescore_run(source, report_dir=target, run_id=run_id or f"merged-{os.urandom(3).hex()}")
+        return rescore_run(source, report_dir=target, run_id=run_id or f"merged-{os.urandom(3).hex()}", **given)
 
 
 def _shard_of(part: RecordedRun) -> tuple[int, int]:

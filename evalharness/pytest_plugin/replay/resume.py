@@ -160,10 +160,11 @@ class Resumption:
             for name in _OF_ENGINE:
                 before, after = getattr(then, name), getattr(now[then.id], name)
                 if before != after:
-                    raise self._refusal(
-                        f"{name.replace('_', ' ')} of checkpoint {then.checkpoint_path} is {_shown(after)}, but was {_shown(before)}",
-                        "weights, config, tokenizer and chat template must be those that the run began with",
-                    )
+                    advice = "weights, config, tokenizer and chat template must be those that the run began with"
+                    if then.stamp is None:  # fingerprints were made of parts of the files
+                        advice = "an older evalharness, which made other fingerprints, began the run; end it with that, or start a new one"
+                    what = f"{name.replace('_', ' ')} of checkpoint {then.checkpoint_path}"
+                    raise self._refusal(f"{what} is {_shown(after)}, but was {_shown(before)}", advice)
         return [now[then.id] for then in self.engines]
 
     def engine_change(self, spec: EngineSpec, facts: Mapping[str, Any]) -> str | None:

@@ -130,6 +130,22 @@ def test_a_comparison_with_it_is_that_with_its_run(tmp_path: Path) -> None:
     assert from_file.verdict == "regressed"
 
 
+def test_a_link_to_one_elsewhere_is_followed_but_in_no_circle(tmp_path: Path) -> None:
+    """Data version control keeps files elsewhere; a shared baseline may be a link, too."""
+    path = tmp_path / "store" / "ab12"
+    kept(tmp_path, [row("a")])
+    path.parent.mkdir()
+    (tmp_path / "kept.json").rename(path)
+    link = tmp_path / "baselines" / "base.json"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    assert read_baseline(link).sheets == read_baseline(path).sheets
+    link.unlink()
+    link.symlink_to(link)
+    with pytest.raises(BaselineError, match=r"base.json "):
+        read_baseline(link)
+
+
 def test_texts_and_paths_are_not_kept(tmp_path: Path) -> None:
     engine = {**ENGINE, "checkpoint_path": "/home/somebody/secret-place"}
     secrets = {"config": {"model": {"value": ["/home/somebody/secret-place"]}}, "command": ["pytest", "--token", "hf_secret"]}

@@ -34,6 +34,9 @@ def raw_server(*sent: bytes, forever: bytes = b"") -> Iterator[str]:
                 connection.sendall(part)
             while forever and not has_ended.is_set():
                 connection.sendall(forever)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 16):  # closed with unread bytes, what was sent would be lost
+                pass
 
     def listen() -> None:
         with suppress(OSError):

@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from evalharness.cli.commands import watch as watch_command
+from evalharness.cli.commands.watch import Watch
 from tests.checkpoints.test_info import GOOD, write
 from tests.cli.conftest import Command
 
@@ -132,6 +134,17 @@ def test_a_training_run_that_is_rotated_away_is_no_crash(root: Path) -> None:
     assert watch.poll() is None
     watch.send_signal(signal.SIGTERM)
     assert watch.communicate(timeout=WAIT_S)[0].rstrip().endswith("evalharness watch: stopped")
+
+
+def test_what_was_looked_at_is_not_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(root / "run/checkpoint-1", GOOD)
+    read = []
+    monkeypatch.setattr(watch_command, "fingerprint_of", lambda path: read.append(path) or f"{len(read):064}")
+    watch = Watch(root / "run", ["evals"], root / "reports", 1.0, None)
+    assert [watch._next(), watch._next(), watch._next()] == [(folder, f"{1:064}"), None, None]
+    (folder / "config.json").write_text((folder / "config.json").read_text() + " ")
+    assert [watch._next(), watch._next()] == [(folder, f"{2:064}"), None]
+    assert len(read) == 2
 
 
 @pytest.mark.parametrize(
