@@ -3,7 +3,8 @@
     python -m benchmarks.fault_campaign --backend vllm --victim engine --kills 20 --seed 1
 
 The victims `worker` and `controller` run with -n2 (vLLM with -n1, as two of its engines fill a small machine); `engine` is vLLM's engine
-process, alternately in a run without workers and with -n1. Each session gets one SIGKILL, at a random moment within the length of the
+process, alternately in a run without workers and with -n1. Each session gets one signal (`--signals`; SIGKILL alone if not said; `stop` is
+SIGSTOP, and SIGCONT up to two seconds later), at a random moment within the length of the
 undisturbed run (for `engine`, after its process appeared), until a session ends before its kill; then the run is resumed once more.
 Everything is greedy, in float32, on a tiny checkpoint. The tests do a few such kills; this does as many as you want.
 """
@@ -11,6 +12,7 @@ Everything is greedy, in float32, on a tiny checkpoint. The tests do a few such 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -18,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +31,8 @@ from tests.pytest_plugin.killing import CONFTEST, content, engines_of, generatio
 from tests.pytest_plugin.project import HEADER, Project, Run
 
 KILLS_PER_RUN = 3
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "hup": signal.SIGHUP, "stop": signal.SIGSTOP}
+_STOPPED_S = 2.0
 SESSION_TIMEOUT_S = 600
 EVAL = """
 def cases(data_dir): return [Case(id=f"c{{i:03}}") for i in range({num_cases})]
@@ -58,15 +64,16 @@ class Tally:
     num_runs: int = 0
     problems: list[str] = field(default_factory=list)
     moments: list[float] = field(default_factory=list)
+    signals: Counter[str] = field(default_factory=Counter)
 
 
 class Campaign:
     """Runs of one backend, with one kind of victim."""
 
-    def __init__(self, root: Path, backend: str, victim: str, seed: int) -> None:
+    def __init__(self, root: Path, backend: str, victim: str, seed: int, signals: Sequence[str]) -> None:
         num_cases, num_tokens = SIZES[backend]
         values = {"num_cases": num_cases, "num_tokens": num_tokens}
-        self.backend, self.victim = backend, victim
+        self.backend, self.victim, self.signals = backend, victim, signals
         self.draw = random.Random(seed)
         self.project = Project(root / "project").write(
             conftest=CONFTEST if backend == "fake" else "",
@@ -111,13 +118,19 @@ class Campaign:
         if process.poll() is not None:  # a machine that others use is slower at times
             self.span_s = min(self.span_s, moment_s * 0.8)
             return False
-        if self.victim == "controller":
-            os.kill(process.pid, signal.SIGKILL)
-            return True
-        victims = self._victims(process)
+        victims = [process.pid] if self.victim == "controller" else [victim.pid for victim in self._victims(process)]
         if victims:
-            self.draw.choice(victims).kill()
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                self._strike(self.draw.choice(victims))
         return bool(victims)
+
+    def _strike(self, pid: int) -> None:
+        name = self.draw.choice(self.signals)
+        self.tally.signals[name] += 1
+        os.kill(pid, SIGNALS[name])
+        if name == "stop":
+            time.sleep(self.draw.uniform(0.0, _STOPPED_S))
+            os.kill(pid, signal.SIGCONT)
 
     def _victims(self, process: subprocess.Popen[str]) -> list[psutil.Process]:
         return engines_of(process.pid) if self.victim == "engine" else workers_of(process.pid)
@@ -183,19 +196,20 @@ def main() -> int:
     parser.add_argument("--backend", choices=tuple(SIZES), default="fake")
     parser.add_argument("--victim", choices=("worker", "controller", "engine"), default="worker")
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--signals", nargs="+", choices=tuple(SIGNALS), default=["kill"])
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.victim == "engine" and options.backend != "vllm":
         parser.error("only vLLM has an engine process: --backend vllm")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="evalharness-faults-") as folder:
-        campaign = Campaign(Path(folder), options.backend, options.victim, options.seed)
+        campaign = Campaign(Path(folder), options.backend, options.victim, options.seed, options.signals)
         calm = campaign.calm()
         print(f"undisturbed: {len(calm.rows)} rows; seed {options.seed}, kills within {campaign.span_s:.1f} s", flush=True)
         tally = campaign.tally
         while tally.num_kills < options.kills and not tally.problems:
             campaign.disturb(calm, min(KILLS_PER_RUN, options.kills - tally.num_kills))
-    print(f"moments: {tally.moments}")
+    print(f"moments: {tally.moments}; signals: {dict(tally.signals)}")
     for problem in tally.problems:
         print(problem)
     print(
