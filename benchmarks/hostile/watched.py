@@ -74,7 +74,7 @@ def _child(read: Callable[[Path], Any], folder: Path, limit_s: float, outlet: in
     os.chdir(folder)
     started = time.process_time()
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        with contextlib.redirect_stdout(_unread()), contextlib.redirect_stderr(_unread()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             read(folder)
         done.outcome = "read"
@@ -91,6 +91,10 @@ def _child(read: Callable[[Path], Any], folder: Path, limit_s: float, outlet: in
         faults[f"took {done.cpu_s:.1f} s, more than {limit_s:.1f}"] = None
     done.faults = list(faults)
     os.write(outlet, json.dumps(asdict(done)).encode())
+
+
+def _unread() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
 
 
 def _status_mb(name: str) -> float:

@@ -6,13 +6,16 @@ A check raises an error with the field's dotted path, the value and the legal va
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import reprlib
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, NoReturn
 
 from evalharness.api.errors import ContractTypeError, ContractValueError
@@ -106,6 +109,16 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+def read_regular(path: Path | str) -> bytes:
+    """Return the content of a regular file, links followed; `OSError` for a folder, and for a device or a pipe, which may never end."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # else a pipe without a writer would be waited for
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "a folder, device or pipe is no regular file", str(path))
+    with os.fdopen(number, "rb") as file:
+        return file.read()
 
 
 def excerpt(text: str, max_chars: int, *, count_rest: bool = False) -> str:

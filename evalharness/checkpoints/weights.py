@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evalharness.api.checks import read_regular
 from evalharness.api.errors import CheckpointError
 
 MAX_HEAD_BYTES = 100_000_000  # the format's own limit
@@ -67,7 +68,7 @@ def _read_index(folder: Path, name: str) -> dict[str, tuple[str, ...]]:
     """Return {shard: names of its tensors}. Raises `CheckpointError` for a broken index and for missing shards."""
     path = folder / name
     try:
-        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = json.loads(read_regular(path).decode("utf-8"))["weight_map"]
         shards: dict[str, list[str]] = {}
         for tensor, shard in weight_map.items():
             shards.setdefault(shard, []).append(tensor)
@@ -125,7 +126,7 @@ def read_head(path: Path) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object of a file, None where there is no such file; `CheckpointError` for anything else."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_regular(path).decode("utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evalharness.api.checks import read_regular
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.redaction import API_KEY
 from evalharness.config.kinds import ENV_PREFIX, Option, Setting, shown
@@ -79,7 +80,7 @@ def _load(path: Path) -> dict[str, Any]:
         import tomli as tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_regular(path).decode("utf-8-sig"))
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:

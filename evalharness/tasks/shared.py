@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evalharness.api.checks import read_regular
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.json_schema import AnswerDecoder
 from evalharness.api.requests import GenerationResult
@@ -91,7 +92,7 @@ def read_lines(path: Path | str, *, name: str = "", error: type[EvalHarnessError
     """
     try:
         # Not splitlines: a text may hold other line ends as they are.
-        lines = Path(path).read_bytes().decode("utf-8-sig").split("\n")
+        lines = read_regular(path).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as problem:
         raise error(f"{path} cannot be read: {problem}") from problem
     for number, line in enumerate(lines, start=1):

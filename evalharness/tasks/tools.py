@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.analysis.statistics.overlap import Overlap
+from evalharness.api.checks import read_regular
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, did_you_mean
 from evalharness.api.tools import Tool, read_tools
 from evalharness.tasks.json_answers import MISSING, check_expected, matches
@@ -53,7 +54,7 @@ def _known_tools(folder: Path) -> dict[str, Tool]:
     if not path.is_file():
         return {}
     try:
-        return {tool.name: tool for tool in read_tools(json.loads(path.read_bytes()))}
+        return {tool.name: tool for tool in read_tools(json.loads(read_regular(path)))}
     except (OSError, ValueError, RecursionError, ContractTypeError) as error:
         raise ConfigError(f"{path} does not hold a list of tools: {error}") from error
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.cases import OutputTarget, one_test_per_case
+from evalharness.api.checks import read_regular
 from evalharness.api.errors import ConfigError, PromptTooLong, RecordError
 from evalharness.runs.schema import Row
 from evalharness.tasks.shared import loads, write_json, write_lines, write_whole
@@ -66,7 +67,7 @@ def read_tickets(path: Path | str, mission: str) -> tuple[list[Ticket], dict[int
     bad: dict[int, str] = {}
     try:
         # Not splitlines: a summary may hold other line ends as they are. A broken byte spoils its own row only.
-        lines = Path(path).read_bytes().decode("utf-8-sig", "surrogateescape").split("\n")
+        lines = read_regular(path).decode("utf-8-sig", "surrogateescape").split("\n")
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error}") from error
     for number, line in enumerate(lines, start=1):
@@ -167,7 +168,7 @@ def in_order(rule_ids: Iterable[str]) -> list[str]:
 def read_guidance(path: Path | str) -> dict[str, Guidance]:
     """Return the checked guidance by mission; `ConfigError` says what is wrong and where."""
     try:
-        data = json.loads(Path(path).read_text("utf-8-sig"))
+        data = json.loads(read_regular(path).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"guidance {path} cannot be read ({error}); it must be {FORM}") from error
     except (ValueError, RecursionError) as error:
