@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import reprlib
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from evalharness.api.errors import ContractTypeError, ContractValueError
 
@@ -111,14 +112,30 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def read_regular(path: Path | str) -> bytes:
-    """Return the content of a regular file, links followed; `OSError` for a folder, and for a device or a pipe, which may never end."""
+def open_regular(path: Path | str) -> BinaryIO:
+    """Open a regular file, links followed; `OSError` for a folder, and for a device or a pipe, which may never end."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # else a pipe without a writer would be waited for
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise OSError(errno.EINVAL, "a folder, device or pipe is no regular file", str(path))
-    with os.fdopen(number, "rb") as file:
+    if stat.S_ISREG(os.fstat(number).st_mode):
+        return os.fdopen(number, "rb")
+    os.close(number)
+    raise OSError(errno.EINVAL, "a folder, device or pipe is no regular file", str(path))
+
+
+def read_regular(path: Path | str) -> bytes:
+    """Return the content of a file as `open_regular` opens it."""
+    with open_regular(path) as file:
         return file.read()
+
+
+def is_deeper(value: Any, limit: int) -> bool:
+    """Return whether lists and mappings are nested more than `limit` deep. Looks at them level by level, without recursion."""
+    level = [value]
+    for _ in range(limit + 1):
+        holders = [part for part in level if isinstance(part, (dict, list, tuple))]
+        if not holders:
+            return False
+        level = [inner for holder in holders for inner in (holder.values() if isinstance(holder, dict) else holder)]
+    return True
 
 
 def excerpt(text: str, max_chars: int, *, count_rest: bool = False) -> str:
@@ -167,3 +184,11 @@ def short_hash(text: str) -> str:
 def refuse_constant(name: str) -> NoReturn:
     """Raise `ValueError` for `NaN` and `Infinity`, which Python's json takes: for `parse_constant`."""
     raise ValueError(f"{name} is not JSON")
+
+
+def finite_number(literal: str) -> float:
+    """Return the number, `ValueError` for one beyond every float: for `parse_float`."""
+    number = float(literal)
+    if math.isinf(number):
+        raise ValueError(f"{excerpt(literal, 40)} is not a finite number")
+    return number

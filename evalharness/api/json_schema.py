@@ -8,7 +8,6 @@ have limits; an answer beyond them breaks its schema.
 from __future__ import annotations
 
 import json
-import math
 import re
 import signal
 import threading
@@ -20,7 +19,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from evalharness.api.checks import excerpt, refuse_constant
+from evalharness.api.checks import excerpt, finite_number, is_deeper, refuse_constant
 from evalharness.api.errors import ContractValueError
 
 MAX_DEPTH = 100
@@ -31,14 +30,6 @@ MAX_PATTERN_S = 5.0
 """CPU seconds of the regular expressions of a schema on one answer."""
 MAX_PROBLEMS = 20
 _MAX_SORTED = 1000
-
-
-def finite_number(literal: str) -> float:
-    """Return the number, `ValueError` for one beyond every float: for `parse_float`."""
-    number = float(literal)
-    if not math.isfinite(number):
-        raise ValueError(f"{excerpt(literal, 40)} is not a finite number")
-    return number
 
 
 class AnswerDecoder(json.JSONDecoder):
@@ -59,16 +50,8 @@ class AnswerDecoder(json.JSONDecoder):
 
 def check_depth(value: Any) -> None:
     """Raise `ValueError` for lists and objects that are nested more than `MAX_DEPTH` deep."""
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [inner for outer in level if isinstance(outer, (dict, list, tuple)) for inner in _parts(outer)]
-        if not level:
-            return
-    raise ValueError("it is nested too deeply")
-
-
-def _parts(outer: Any) -> Any:
-    return outer.values() if isinstance(outer, dict) else outer
+    if is_deeper(value, MAX_DEPTH):
+        raise ValueError("it is nested too deeply")
 
 
 def check_schema(schema: Mapping[str, Any], path: str) -> None:

@@ -20,9 +20,9 @@ from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.temporary import OwnFolder
 from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.checkpoint_reading import read_companions
-from evalharness.checkpoints.adapter import Adapter, fits_of, is_adapter, read_adapter
+from evalharness.checkpoints.adapter import Adapter, fits_of, read_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
-from evalharness.checkpoints.weights import ADAPTER_WEIGHTS
+from evalharness.checkpoints.weights import ADAPTER_WEIGHTS, is_adapter
 
 # What wraps a module in training, and stands in the names of its weights.
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod", "module"})

@@ -40,11 +40,6 @@ _OTHER_SUMS = (
 _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
-def is_adapter(folder: Path) -> bool:
-    """Return whether the folder holds an adapter without a model."""
-    return (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file()
-
-
 def find_base(folder: Path, base_model: Path | None, root: Path) -> Path:
     """Return the folder of an adapter's base: `base_model` if given, else what adapter_config.json names.
 

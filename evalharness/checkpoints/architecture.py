@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,7 @@ from evalharness.api.errors import CheckpointError
 from evalharness.checkpoints.file_hashes import FileState, hash_files
 from evalharness.checkpoints.gguf import gguf_file_of
 from evalharness.checkpoints.identity import TEMPLATES, files_read
-from evalharness.checkpoints.tying import are_equal, doubled_heads
-from evalharness.checkpoints.weights import base_shapes, find_weights, packed_types, read_json
+from evalharness.checkpoints.weights import base_shapes, find_weights, packed_types, read_json, same_tensor, tensors_of
 
 # What a config says about how it was written, not about the model.
 _HARMLESS = frozenset({"_name_or_path", "transformers_version"})
@@ -22,6 +22,7 @@ _DTYPE = frozenset({"dtype", "torch_dtype"})
 # Read anew for each checkpoint by this harness, not by the engine.
 _READ_ANEW = frozenset({"generation_config.json", "chat_template.jinja", "chat_template.json", "model.safetensors.index.json"})
 _ABSENT = "absent"
+_EMBEDDINGS = ("embed", "wte")  # in the names of embeddings, where config.json gives no size of the vocabulary
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,41 @@ def head_difference(running: LoadedFolder, other: Path) -> str | None:
     if not running.heads or (running.heads_are_equal and are_equal(other, running.heads)):
         return None
     return f"its files hold {' and '.join(sorted(running.heads))}, which config.json ties; whether they differ decides how an engine starts"
+
+
+# Output heads that stand beside the embedding in the files although config.json ties the two. What is loaded then depends on the numbers:
+# transformers and vLLM tie where both are equal, and keep both where they differ. An engine has decided that at its start.
+
+
+def doubled_heads(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+    """Return the names of embeddings and heads of one shape, if there are several and the config does not say that they are untied.
+
+    Under any name: what counts is that matrices have a row for each token.
+    """
+    says = list(_values(config, "tie_word_embeddings"))
+    if False in says and True not in says:
+        return frozenset()
+    vocab_sizes = set(_values(config, "vocab_size"))
+    matrices = {name: shape for name, shape in shapes.items() if len(shape) == 2}
+    of_words = {shape for name, shape in matrices.items() if shape[0] in vocab_sizes or any(word in name for word in _EMBEDDINGS)}
+    groups = [[name for name in matrices if matrices[name] == shape] for shape in of_words]
+    return frozenset(itertools.chain.from_iterable(group for group in groups if len(group) > 1))
+
+
+def _values(config: Mapping[str, Any], key: str) -> Iterator[Any]:
+    """Yield every value of a key, in configs inside the config, too."""
+    if key in config:
+        yield config[key]
+    for value in config.values():
+        if isinstance(value, Mapping):
+            yield from _values(value, key)
+
+
+def are_equal(folder: Path, names: frozenset[str]) -> bool:
+    """Return whether tensors of a checkpoint are the same, byte for byte."""
+    heads = find_weights(folder, allow_pickle=False).heads
+    first, *others = [(folder / file, head[name]) for file, head in heads.items() for name in tensors_of(head) if name in names]
+    return all(same_tensor(first, other) for other in others)
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from typing import Any
 
 from evalharness.api.checks import first_names, is_folder
 from evalharness.api.errors import CheckpointError, nearest_folder
-from evalharness.checkpoints.adapter import is_adapter
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.info import TOKENIZER_FILES, check_folder, natural_key
-from evalharness.checkpoints.weights import ADAPTER_WEIGHTS, PICKLED_SUFFIXES, find_weights, read_head, read_json
+from evalharness.checkpoints.weights import ADAPTER_WEIGHTS, PICKLED_SUFFIXES, find_weights, is_adapter, read_head, read_json
 
 RECENT_S = 300.0
 """A folder in which nothing was changed for so long is not being written any more: what it lacks will not come."""

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evalharness.api.checks import open_regular
 from evalharness.api.errors import CheckpointError
 
 REMEMBERED_BYTES = 16 * 1024 * 1024
@@ -30,7 +30,7 @@ SETTLED_NS = 60 * 10**9
 TRUSTED = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "xfs", "zfs"})
 _PIECE_BYTES = 32 * 1024 * 1024  # part of what the hash is: other pieces, other hashes
 _BLOCK_BYTES = 1024 * 1024
-_MAX_THREADS = 16
+_NUM_THREADS = 16  # also on few cores: a disk is read faster with several requests under way
 _MAX_FILES = 1000  # remembered ones
 _MAX_MEMORY_BYTES = 8 * 1024 * 1024
 
@@ -80,7 +80,7 @@ def hash_files(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def _hash_whole(states: Mapping[Path, FileState]) -> dict[Path, str]:
-    with ThreadPoolExecutor(min(_MAX_THREADS, _num_cores()), thread_name_prefix="evalharness-hash") as pool:
+    with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="evalharness-hash") as pool:
         pieces = {
             path: [pool.submit(_hash_piece, path, state, begin) for begin in range(0, state.size, _PIECE_BYTES)]
             for path, state in states.items()
@@ -90,10 +90,6 @@ def _hash_whole(states: Mapping[Path, FileState]) -> dict[Path, str]:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _hash_piece(path: Path, state: FileState, begin: int) -> bytes:
@@ -161,11 +157,10 @@ def _remembered() -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        # Not to wait for a writer, should there be a pipe of that name.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        with open_regular(path) as file:
             found = os.fstat(file.fileno())
             is_own = not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & 0o022)
-            if not stat.S_ISREG(found.st_mode) or not is_own or found.st_size > _MAX_MEMORY_BYTES:
+            if not is_own or found.st_size > _MAX_MEMORY_BYTES:
                 return {}
             files = json.loads(file.read())
     except (OSError, ValueError, RecursionError):

@@ -17,7 +17,7 @@ from typing import Any
 from evalharness.api.errors import CheckpointError
 from evalharness.checkpoints.file_hashes import FileState, hash_files
 from evalharness.checkpoints.gguf import gguf_file_of
-from evalharness.checkpoints.weights import ADAPTER_WEIGHTS, find_weights, read_json
+from evalharness.checkpoints.weights import ADAPTER_WEIGHTS, find_weights, is_adapter, read_json
 
 # Where transformers looks for code to import; model code comes with config.json.
 REMOTE_CODE_FILES = (
@@ -67,7 +67,7 @@ def fingerprint_of(path: Path) -> str:
     Raises `CheckpointError` for one that cannot be read, or is written to meanwhile.
     """
     with _our_errors():
-        return fingerprint_adapter(path) if _is_adapter(path) else _of_files(_files_of(path))
+        return fingerprint_adapter(path) if is_adapter(path) else _of_files(_files_of(path))
 
 
 def stamp_of(*paths: Path) -> str:
@@ -90,12 +90,8 @@ def _files_of(path: Path, prefix: str = "") -> dict[str, Path]:
     """Return {name: file} of all that is read of a checkpoint, or an adapter."""
     if (gguf_file := gguf_file_of(path)) is not None:
         return {f"{prefix}gguf": gguf_file}  # all in one, whatever it is called: nothing beside it is read
-    names = ("adapter_config.json", ADAPTER_WEIGHTS) if _is_adapter(path) else files_read(path)
+    names = ("adapter_config.json", ADAPTER_WEIGHTS) if is_adapter(path) else files_read(path)
     return {prefix + name: path / name for name in names}
-
-
-def _is_adapter(path: Path) -> bool:
-    return (path / "adapter_config.json").is_file() and not (path / "config.json").is_file()
 
 
 def fingerprint_weights(folder: Path) -> str:

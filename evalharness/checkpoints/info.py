@@ -18,10 +18,10 @@ from typing import Any
 from evalharness.api.checks import is_folder
 from evalharness.api.errors import CheckpointError, did_you_mean, nearest_folder
 from evalharness.api.options import Variant
-from evalharness.checkpoints.adapter import Adapter, find_base, is_adapter, read_adapter, replaces_nothing
+from evalharness.checkpoints.adapter import Adapter, find_base, read_adapter, replaces_nothing
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
 from evalharness.checkpoints.identity import REMOTE_CODE_FILES, fingerprint_adapted, fingerprint_of, stamp_of
-from evalharness.checkpoints.weights import base_shapes, find_weights, read_json
+from evalharness.checkpoints.weights import base_shapes, find_weights, is_adapter, read_json
 
 _PACKAGES = {
     "awq": "gptqmodel",

@@ -32,6 +32,11 @@ class Weights:
     heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
+def is_adapter(folder: Path) -> bool:
+    """Return whether the folder holds an adapter without a model."""
+    return (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file()
+
+
 def find_weights(folder: Path, *, allow_pickle: bool) -> Weights:
     """Return the checkpoint's weight files, safetensors before pickles.
 

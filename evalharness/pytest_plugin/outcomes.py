@@ -26,7 +26,7 @@ from evalharness.api.options import GenerationOptions
 from evalharness.pytest_plugin._pytest_internals import Failed
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.runs.judging import reference_sha256
-from evalharness.runs.schema import Row, RowOutcome
+from evalharness.runs.schema import MAX_DATA_DEPTH, Row, RowOutcome
 
 _NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeout")
 _NOT_RUN = "async_fail"  # pytest's function; `test_pytest_internals.py` knows whether it is there
@@ -269,7 +269,6 @@ class _NotPlain(Exception):
         self.path: list[str] = []
 
 
-_MAX_DEPTH = 200  # far from the limits of JSON readers, which are about 1,000
 _MAX_VALUES = 2_000_000
 
 
@@ -309,8 +308,8 @@ def _plain_data(value: Any, beyond: Callable[[str], str] = _refused, copying: _C
         raise _NotPlain(f"must be plain JSON data, got {shorten(shown(value))} ({type(value).__name__}); give dicts, lists, texts, numbers")
     if id(plain) in copying.around:
         raise _NotPlain("holds itself; give plain JSON data")
-    if len(copying.around) >= _MAX_DEPTH:
-        return beyond(f"nested more than {_MAX_DEPTH} deep")
+    if len(copying.around) >= MAX_DATA_DEPTH:
+        return beyond(f"nested more than {MAX_DATA_DEPTH} deep")
     copying.around.append(id(plain))
     try:
         if isinstance(plain, Mapping):

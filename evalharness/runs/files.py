@@ -7,18 +7,17 @@ releases it when the process dies.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import glob
 import itertools
 import os
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from evalharness.api.checks import open_regular
 from evalharness.api.errors import EvalHarnessError, RecordError
 
 _FILE = "run.lock"
@@ -34,17 +33,10 @@ MAX_BYTES = 1 << 30
 def open_for_reading(path: Path, inside: Path) -> BinaryIO:
     """Open a regular file below the folder `inside`, where no link leads out of it.
 
-    Raises `RecordError` for anything else, and `OSError` for a file that cannot be opened.
+    Raises `RecordError` for a path that leads out, and `OSError` for anything else that cannot be opened.
     """
     check_inside(path, inside)
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # else a pipe without a writer would wait for ever
-    mode = os.fstat(file).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(file)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise RecordError(f"{path} is no regular file; put the run's own back in place, or move it away")
-    return os.fdopen(file, "rb")
+    return open_regular(path)
 
 
 def read_whole(path: Path, inside: Path) -> bytes:

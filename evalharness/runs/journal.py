@@ -37,11 +37,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
-from evalharness.api.checks import refuse_constant
+from evalharness.api.checks import is_deeper, refuse_constant
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
 from evalharness.runs.files import numbered_lines, open_for_reading
-from evalharness.runs.schema import Collected, CrashLine, EngineLine, EvalLine, OutcomeKind, OutcomeLine, ProblemLine, Row, UnitLine
+from evalharness.runs.schema import (
+    MAX_DATA_DEPTH,
+    Collected,
+    CrashLine,
+    EngineLine,
+    EvalLine,
+    OutcomeKind,
+    OutcomeLine,
+    ProblemLine,
+    Row,
+    UnitLine,
+)
 
 encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"), check_circular=False).encode
 """Returns plain data as one line of ASCII JSON; raises `TypeError` or `ValueError` for anything else."""
@@ -59,6 +70,15 @@ def session_of(name: str) -> int:
     """Return the session that wrote a journal of this name."""
     match = _RESUMED.fullmatch(name)
     return 0 if match is None else int(match[1])
+
+
+MAX_DEPTH = MAX_DATA_DEPTH + 16
+"""Of nested lists and objects in a line, which holds data: what is deeper is neither written nor read."""
+
+
+def is_too_deep(line: bytes, values: object) -> bool:
+    """Return whether a line's values are nested more than `MAX_DEPTH` deep; looks closely only where it has enough brackets for it."""
+    return line.count(b"[") + line.count(b"{") > MAX_DEPTH and is_deeper(values, MAX_DEPTH)
 
 
 class Journal:
@@ -107,6 +127,8 @@ class Journal:
             if shown != whole and isinstance(values.get("generation"), Mapping):
                 shown = redactor().json_line(encode({"kind": kind, **values, "generation": _with_hidden(values["generation"])}))
             line = (shown + "\n").encode("ascii")
+            if is_too_deep(line, values):
+                raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
         except (TypeError, ValueError, RecursionError) as error:
             raise RecordError(f"a {kind} line cannot be recorded: {error}; options, tags and scores must be plain JSON data") from error
         num_left = len(line)

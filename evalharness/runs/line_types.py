@@ -9,12 +9,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from evalharness.runs.journal import Line
+from evalharness.runs.journal import MAX_DEPTH, Line, is_too_deep
 
-MAX_DEPTH = 200
-"""Of nested lists and objects: what reads them does so recursively."""
 _MAX_COUNT = 1 << 53
-_SHALLOW = 2 * MAX_DEPTH  # with fewer brackets than this nothing is so deep
 
 _Check: TypeAlias = Callable[[Any], bool]
 
@@ -155,7 +152,7 @@ def check_line(line: Line) -> None:
     problem = _problem(line.values, required, optional)
     if problem:
         raise line.broken(f"is a {line.values['kind']} line {problem}")
-    if line.raw.count(b"[") + line.raw.count(b"{") > _SHALLOW and is_too_deep(line.values):
+    if is_too_deep(line.raw, line.values):
         raise line.broken(f"is nested more than {MAX_DEPTH} deep")
 
 
@@ -166,18 +163,3 @@ def _problem(values: Mapping[str, Any], required: Mapping[str, _Check], optional
         if not check(values[name]):
             return f"with a wrong {name!r}"
     return next((f"with a wrong {name!r}" for name, check in optional.items() if name in values and not check(values[name])), "")
-
-
-def is_too_deep(value: Any) -> bool:
-    """Return whether plain data is nested more than `MAX_DEPTH` deep."""
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [
-            child
-            for holder in level
-            for child in (holder.values() if isinstance(holder, dict) else holder)
-            if isinstance(child, (dict, list))
-        ]
-        if not level:
-            return False
-    return True

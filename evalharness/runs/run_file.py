@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import re
@@ -17,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
-from evalharness.api.checks import refuse_constant
+from evalharness.api.checks import finite_number, refuse_constant
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
 from evalharness.runs.files import numbered_lines, open_for_reading, read_whole, write_atomically
@@ -88,11 +87,6 @@ _TYPES: Mapping[str, type] = {
 """Of run.json's keys, where they are there and not null."""
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    return refuse_constant(text) if math.isinf(number) else number
-
-
 def check_types(run: RunFile, run_dir: Path) -> None:
     """Raise `RecordError` for a run.json whose values have other types than evalharness writes: reports show the rest, others go by it."""
     for name, wanted in _TYPES.items():
@@ -109,7 +103,7 @@ def read_run(run_dir: Path, notes: list[str] | None = None) -> RunFile:
     """Return run.json. If it is absent beside a samples.jsonl: an empty mapping, and a line in `notes`. Raises `RecordError`."""
     path = run_dir / "run.json"
     try:
-        run = json.loads(read_whole(path, run_dir), parse_constant=refuse_constant, parse_float=_finite)
+        run = json.loads(read_whole(path, run_dir), parse_constant=refuse_constant, parse_float=finite_number)
     except FileNotFoundError:
         if not (run_dir / "samples.jsonl").exists():
             raise RecordError(f"{run_dir} is not a run directory: it holds neither run.json nor samples.jsonl") from None

@@ -12,6 +12,9 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, cast
 SCHEMA_VERSION = 1
 """Of run.json and everything beside it; raised when a reader of the version before would misread a run."""
 
+MAX_DATA_DEPTH = 200
+"""Of lists and mappings in details and references: far from the limits of readers, which are recursive, at about 1,000."""
+
 RowOutcome: TypeAlias = Literal["pass", "miss", "fail", "invalid", "error", "skip"]
 JUDGED = ("pass", "miss", "fail")
 """Outcomes that say something about the checkpoint: infrastructure failures and invalid cases are never scores."""

@@ -19,7 +19,7 @@ from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions
 from evalharness.api.requests import GenerationResult, TokenGenerationRequest
 from evalharness.backends.base import WeightReport
-from evalharness.checkpoints.adapter import is_adapter
+from evalharness.checkpoints.weights import is_adapter
 from evalharness.config.options import ENGINES
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine

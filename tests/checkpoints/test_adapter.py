@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import CheckpointError
-from evalharness.checkpoints.adapter import find_base, fits_of, is_adapter, read_adapter
+from evalharness.checkpoints.adapter import find_base, fits_of, read_adapter
 from evalharness.checkpoints.identity import fingerprint_adapter
 from evalharness.checkpoints.info import inspect_checkpoint
-from evalharness.checkpoints.weights import base_shapes
+from evalharness.checkpoints.weights import base_shapes, is_adapter
 from tests.adapters import lora, matrix, write_adapter
 
 CHECKPOINTS = Path(__file__).parents[2] / "fixtures" / "checkpoints"

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.checkpoints.architecture import LoadedFolder, head_difference, loading_difference, tensor_difference
-from evalharness.checkpoints.tying import doubled_heads
+from evalharness.checkpoints.architecture import LoadedFolder, doubled_heads, head_difference, loading_difference, tensor_difference
 from tests.checkpoints.test_info import GOOD, write
 
 EMBED, HEAD = "model.language_model.embed_tokens.weight", "lm_head.weight"

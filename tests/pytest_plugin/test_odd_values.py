@@ -58,7 +58,7 @@ def _values() -> str:
     inside = ", ".join(f"{name!r}: {source}" for name, source in values.items())
     raised = ", ".join(f"{name!r}: {source}" for name, source in RAISED.items())
     return eval_module(f"""{HEAD}
-VALUES = {{{inside}, 'deep': deep(100_000), 'levels': deep(300)}}
+VALUES = {{{inside}, 'deep': deep(100_000), 'levels': deep(300), 'wide': [*[[]] * 300, deep(300)]}}
 RAISED = {{{raised}}}
 ASKED = {{"asks-big": 10**5000, "asks-odd": Odd(), "asks-none": None, "asks-raises": OddError()}}
 
@@ -106,6 +106,11 @@ class TestValuesOfTests:
             while isinstance(value, list):
                 [value], depth = value, depth + 1
             assert (row["outcome"], value, depth) == ("pass", "… (nested more than 200 deep)", 200)
+
+    def test_deep_data_beside_much_other_data_is_read_again(self, run: Run) -> None:
+        row = run.row("wide")
+        assert (row["outcome"], len(row["details"]["x"])) == ("pass", 301)
+        assert (run.run_dir / "report.md").exists()
 
     @pytest.mark.parametrize("name", REFUSED)
     def test_what_is_no_data_is_an_error_of_its_test_alone(self, run: Run, name: str) -> None:

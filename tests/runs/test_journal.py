@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 
 from evalharness.api.errors import RecordError
 from evalharness.api.requests import GenerationFailure
-from evalharness.runs.journal import Journal, journal_name, read_lines, session_of
+from evalharness.runs.journal import MAX_DEPTH, Journal, journal_name, read_lines, session_of
+from evalharness.runs.line_types import check_line
 from evalharness.runs.recorded import outcome_of
 from evalharness.runs.records import Recorded
 
@@ -193,3 +195,15 @@ def test_an_answer_with_a_secret_says_so_and_is_not_judged_from_its_record(tmp_p
     outcome = outcome_of(recorded)
     assert isinstance(outcome, GenerationFailure)
     assert (outcome.kind, "HF_TOKEN" in outcome.problem) == ("invalid", True)
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH - 1, MAX_DEPTH])
+def test_what_would_not_be_read_again_is_not_written(tmp_path: Path, depth: int) -> None:
+    deep: Any = 0
+    for _ in range(depth):
+        deep = [deep]
+    journal = Journal(tmp_path, "main")
+    with nullcontext() if depth < MAX_DEPTH else pytest.raises(RecordError, match=f"nested more than {MAX_DEPTH} deep"):
+        journal.write("engine", {"id": "x", "settings": {}, "deep": deep})
+    journal.close()
+    assert [check_line(line) for line in read_lines(tmp_path)] == [None] * (depth < MAX_DEPTH)

@@ -30,9 +30,9 @@ from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from evalharness.backends.openai.flavours import FLAVOURS, base_url
 from evalharness.backends.openai.payload import RequestWriter, completion_of, completion_of_response, scoring_body
 from evalharness.backends.openai.weights import ServerAdapters, ServerWeights
-from evalharness.checkpoints.adapter import is_adapter
 from evalharness.checkpoints.architecture import LoadedFolder
 from evalharness.checkpoints.identity import fingerprint_adapter, fingerprint_weights
+from evalharness.checkpoints.weights import is_adapter
 
 _HERE = ("localhost", "127.0.0.1", "::1")
 
