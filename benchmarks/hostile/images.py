@@ -49,7 +49,7 @@ def _claims() -> Iterator[tuple[str, bytes]]:
     yield "text", b"not an image at all"
     yield "html", b"<html><img src=x onerror=alert(1)></html>"
     yield "svg", b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><image href="file:///etc/passwd"/></svg>'
-    yield "postscript", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 50 50\n(/tmp/owned) (w) file closefile\nshowpage\n%%EOF\n"
+    yield "postscript", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 50 50\n(owned) (w) file closefile\nshowpage\n%%EOF\n"
     yield "psd", b"8BPS\0\1" + b"\0" * 6 + struct.pack(">HIIHH", 3, 30000, 30000, 8, 3) + b"\0" * 200
     yield "fits", b"SIMPLE  =                    T" + b" " * 2850
     yield "pdf", b"%PDF-1.4\n1 0 obj<</Type/Catalog>>endobj\n%%EOF"

@@ -146,7 +146,7 @@ class _Project:
             seen.add((source.path, name))
             if name in source.statements:
                 statements = source.statements[name]
-                found[f"{source.label}::{name}"] = "".join(self._hash(statement) for statement in statements)[: 4 * _CHARS]
+                found[f"{source.label}::{name}"] = _sha256("".join(map(self._hash, statements)))  # all that bind the name
                 waiting += [(source, used) for statement in statements for used in _names(statement)]
                 waiting += [(source, used) for statement in statements for used in _attributes(statement, source.imports)]
             else:
@@ -207,7 +207,11 @@ def _is_mark(node: object, name: str) -> bool:
 
 
 def _hash(statement: ast.stmt) -> str:
-    return hashlib.sha256(_written(statement).encode("utf-8", "surrogatepass")).hexdigest()[:_CHARS]
+    return _sha256(_written(statement))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_CHARS]
 
 
 def _written(value: object) -> str:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import copy
 import html
 import re
+import signal
+import threading
 import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +27,6 @@ from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
-from evalharness.pytest_plugin.signals import EndSignals
 from evalharness.report.text import duration_text, terminal_text
 from evalharness.runs.records import collector
 from evalharness.runs.schema import Row, RunFile
@@ -37,6 +39,7 @@ CONTROLLER_NAMES = ("main", "controller")
 """The names of processes that report; all others are workers."""
 _TERMINAL_EVERY_S = 0.2
 _PIPE_EVERY_S = 30.0
+_END_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 def announce(state: EvalSession) -> str:
@@ -118,6 +121,39 @@ class Progress:
         if self._num_problems:
             parts.append(f"{self._num_problems} not passed")
         return "evalharness: " + ", ".join(parts)
+
+
+class EndSignals:
+    """Ends a run on SIGTERM and SIGHUP as Ctrl-C does, with everything written; by default they end a process at once.
+
+    From `take` to `give_back`. A signal that is ignored (nohup) or handled by others stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        """The name of the last one."""
+        self._before: dict[int, Any] = {}
+
+    def take(self) -> None:
+        """Begin to handle them; does nothing outside of the main thread, where Python allows no handlers."""
+        if threading.current_thread() is threading.main_thread():
+            for number in _END_SIGNALS:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    self._before[number] = signal.signal(number, self._on_signal)
+
+    def give_back(self) -> None:
+        """Put the former handlers back. Idempotent."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number).name
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        if callable(on_interrupt):
+            on_interrupt(signal.SIGINT, frame)
+        else:  # Ctrl-C is ignored, as in the background of a script
+            raise KeyboardInterrupt
 
 
 class Reporting:

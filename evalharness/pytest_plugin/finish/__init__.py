@@ -125,6 +125,7 @@ def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], proble
     loaded = []
     for path, entry in evals.items():
         if path not in collected:
+            problems.append(f"{path}: its functions for the end of the run are left out: this session has collected no test of it")
             continue
         with noting_failure(f"{path}: its functions for the end of the run", problems, "cannot be loaded"):
             module = state.registry.modules.get(path)
