@@ -53,6 +53,9 @@ _RANDOM_CASES = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
 # An answer may hold words and spaces (EMPTY, not-needed, Verdict: pass) and numbers; a secret has letters and digits, and no space.
 _NO_SECRET = re.compile(r"\s|\A[^0-9]*\Z|\A[^A-Za-z]*\Z|\A[0-9.eE+-]+\Z")
 
+# But where the name leaves no doubt, a word that is longer than those is one.
+_LONG_WORD = re.compile(r"[A-Za-z_-]{13,}")
+
 _RUNNING_TEST = os.fsencode("PYTEST_CURRENT_TEST")
 
 _remembered: dict[str, str] = {}
@@ -182,7 +185,8 @@ def _looks_secret(value: str) -> bool:
 def _as_secret(value: str, name: str) -> dict[str, str]:
     # A path names the place of a secret (GOOGLE_APPLICATION_CREDENTIALS, SSH_AUTH_SOCK).
     is_text = len(value) < _MIN_CHARS or value.startswith(("/", "~", "<", "[")) or bool(_NO_SECRET.search(value))
-    return {} if is_text and not (_KEY_FORM.fullmatch(value) or _looks_secret(value)) else {value: name}
+    is_secret = _KEY_FORM.fullmatch(value) or _looks_secret(value) or (_SURE_NAME.fullmatch(name) and _LONG_WORD.fullmatch(value))
+    return {} if is_text and not is_secret else {value: name}
 
 
 def _secret_options(arguments: Sequence[str]) -> dict[str, str]:

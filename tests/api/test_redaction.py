@@ -250,6 +250,8 @@ class TestRedactor:
         [
             pytest.param("HF_TOKEN", "hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ", id="hugging-face"),
             pytest.param("EVALHARNESS_API_KEY", "token-abc123", id="key-of-a-server"),
+            pytest.param("EVALHARNESS_API_KEY", "mysupersecretkey", id="key-of-letters"),
+            pytest.param("DB_PASSWORD", "correct-horse-battery", id="password-of-words"),
             pytest.param("MY_TOKEN", "k3J9xQ2mZ7pL", id="random"),
             pytest.param("THEIR_AUTH", "sk-abcdefghijklmnop", id="form-of-a-key"),
             pytest.param("URL", "https://me:pass77word@host", id="url"),
