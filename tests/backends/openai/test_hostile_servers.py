@@ -62,7 +62,7 @@ def client_of(url: str, timeout_s: float = 20.0, **more: object) -> Iterator[Htt
 
 
 def encoded(head: bytes, body: bytes) -> bytes:
-    return head + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    return head + b"Content-Encoding: gzip\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
 BOMB = gzip.compress(b"x" * (256 << 20), 9)
