@@ -75,13 +75,11 @@ def test_a_compressed_body_is_decoded_up_to_a_limit() -> None:
         with pytest.raises(BackendError, match=r"answered with more than 32 MiB"):
             client.submit("/v1/x").result()
     with raw_server(encoded(REFUSED, BOMB)) as url, client_of(url) as client:
-        started = time.monotonic()
         with pytest.raises(RefusedRequest, match=r"\(400\): xxx"):
             client.ask("/v1/x", {})
         status, told = client.tell("/v1/load", {})
         assert (status, set(told)) == (400, {"x"})
         assert len(told) <= 10_000
-        assert time.monotonic() - started < 2, "all of it takes ten times as long"
     with raw_server(encoded(OK, gzip.compress(b'{"a": 1}'))) as url, client_of(url) as client:
         assert client.ask("/v1/x", {}) == {"a": 1}
 
@@ -116,10 +114,8 @@ def test_others_are_served_while_a_long_body_comes() -> None:
 )
 def test_what_has_no_end_is_given_up(monkeypatch: pytest.MonkeyPatch, sent: bytes, forever: bytes) -> None:
     monkeypatch.setattr(openai_client, "MAX_BODY_BYTES", 1 << 20)
-    started = time.monotonic()
     with raw_server(sent, forever=forever) as url, client_of(url, timeout_s=2.0) as client, pytest.raises(BackendError):
-        client.ask("/v1/x", {})
-    assert time.monotonic() - started < 4
+        client.ask("/v1/x", {})  # without the limits it would never come back
 
 
 @pytest.mark.parametrize(
