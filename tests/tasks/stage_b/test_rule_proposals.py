@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from evalharness.api.errors import ContractValueError, RecordError
+from evalharness.api.errors import ContractValueError
 from evalharness.tasks.stage_b.prompt import signature
-from evalharness.tasks.stage_b.rule_proposals import Proposal, check_proposal, extract_object, failure_row, read_proposal, record_failure
+from evalharness.tasks.stage_b.rule_proposals import Proposal, check_proposal, extract_object, read_proposal
 from tests.growth import assert_linear
 
 RULES = {
@@ -281,13 +280,3 @@ def test_a_megabyte_takes_time_by_its_length(piece: str) -> None:
     text = f'{{"{piece * (1_000_000 // len(piece))}'
     assert_linear(extract_object, text)
     assert_linear(extract_object, text[2:])
-
-
-def test_failures_are_added_one_line_each(tmp_path: Path) -> None:
-    rows = [failure_row("RRU安装检查", step, "a\nb\ud800", "no JSON") for step in range(2)]
-    for row in rows:
-        path = record_failure(tmp_path, row)
-    assert path == tmp_path / "reflection_cache" / "rule_search_proposer_failures.jsonl"
-    assert [json.loads(line) for line in path.read_text("utf-8").splitlines()] == rows
-    with pytest.raises(RecordError, match="cannot be written"):
-        record_failure(path, rows[0])
