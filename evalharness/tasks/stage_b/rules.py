@@ -134,7 +134,8 @@ def tables(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
 
 
 def write_outputs(rows: Sequence[Row], target: OutputTarget) -> None:
-    """Write the files of every search below `<target.folder>/stage_b_rules/<mission>/`."""
+    """Write the files of every search below `<target.folder>/stage_b_rules/<mission>/`, and the rules of all beside them."""
+    found: dict[str, Guidance] = {}
     for row in one_test_per_case(rows, "logs"):
         details: Mapping[str, Any] = row.get("details") or {}
         if "logs" in details:
@@ -142,4 +143,8 @@ def write_outputs(rows: Sequence[Row], target: OutputTarget) -> None:
             for name, lines in details["logs"].items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 write_lines(folder / name, lines)
-            write_guidance(folder / "guidance.json", check_guidance(details["guidance"]))
+            guidance = check_guidance(details["guidance"])
+            write_guidance(folder / "guidance.json", guidance)
+            found |= guidance
+    if found:
+        write_guidance(target.folder / "stage_b_rules" / "guidance.json", found)
