@@ -50,21 +50,47 @@ _DEFAULTS = {"model": "the run's checkpoint", "backend": "the run's", "dtype": "
 @click.option("--eval", "eval_name", metavar="NAME", help="Eval that gave the verdicts (default: the run's only Stage-B eval)")
 @click.option("--mission", "missions", multiple=True, metavar="NAME", help="Mission, by name or as in case ids; repeatable (default: all)")
 @click.option("--out", type=PATH, metavar="FOLDER", help="Folder for the searches, one folder per mission (default: RUN/rules/ENGINE)")
-@click.option("--rounds", type=click.IntRange(1), default=3, help="Rounds of reflection, at most (default: 3)")
+@click.option("--rounds", type=click.IntRange(1), metavar="N", default=3, help="Rounds of reflection, at most (default: 3)")
 @click.option(
-    "--patience", type=click.IntRange(1), default=2, help="Rounds in a row without a promoted rule that end the search (default: 2)"
+    "--patience",
+    type=click.IntRange(1),
+    metavar="N",
+    default=2,
+    help="Rounds in a row without a promoted rule that end the search (default: 2)",
 )
-@click.option("--hard-cases", type=click.IntRange(1), default=8, help="Wrong verdicts shown in a round, at most (default: 8)")
+@click.option("--hard-cases", type=click.IntRange(1), metavar="N", default=8, help="Wrong verdicts shown in a round, at most (default: 8)")
 @click.option(
-    "--held-out", type=click.FloatRange(0, 1, max_open=True), default=0.25, help="Share of tickets that only audit (default: 0.25)"
+    "--held-out",
+    type=click.FloatRange(0, 1, max_open=True),
+    metavar="SHARE",
+    default=0.25,
+    help="Share of tickets that only audit (default: 0.25)",
 )
 @click.option(
-    "--evidence-chars", type=click.IntRange(1), default=12_000, help="Characters of wrong verdicts in a round, about (default: 12000)"
+    "--evidence-chars",
+    type=click.IntRange(1),
+    metavar="N",
+    default=12_000,
+    help="Characters of wrong verdicts in a round, about (default: 12000)",
 )
-@click.option("--split-seed", type=click.IntRange(0), default=0, help="Seed that draws the held-out tickets (default: 0)")
-@click.option("--min-gain", type=click.FloatRange(0, 1), default=0.1, help="Share of the errors that a rule must remove (default: 0.1)")
-@click.option("--max-changed", type=click.FloatRange(0, 1), default=0.05, help="Share of verdicts that a rule may change (default: 0.05)")
-@click.option("--min-probability", type=click.FloatRange(0, 1), default=0.8, help="Probability that the gain holds (default: 0.8)")
+@click.option("--split-seed", type=click.IntRange(0), metavar="N", default=0, help="Seed that draws the held-out tickets (default: 0)")
+@click.option(
+    "--min-gain",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    default=0.1,
+    help="Share of the errors that a rule must remove (default: 0.1)",
+)
+@click.option(
+    "--max-changed",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    default=0.05,
+    help="Share of verdicts that a rule may change (default: 0.05)",
+)
+@click.option(
+    "--min-probability", type=click.FloatRange(0, 1), metavar="SHARE", default=0.8, help="Probability that the gain holds (default: 0.8)"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one object per mission (default: tables)")
 @run_options(*_ENGINE_OPTIONS, defaults=_DEFAULTS)
 def rules(run: str, out: Path | None, as_json: bool, missions: Sequence[str], **given: Any) -> int:
@@ -127,6 +153,8 @@ def _engine(run_dir: Path, wanted: str | None) -> EngineEntry:
 
 def _verdicts(run_dir: Path, engine: str, wanted: str | None) -> list[Row]:
     """Return one row per judged ticket of the run's Stage-B eval."""
+    if not (run_dir / "samples.jsonl").is_file():
+        raise RecordError(f"{run_dir} has no samples.jsonl; evalharness report {run_dir} makes it from the journal")
     by_eval: dict[str, list[Row]] = {}
     for row in read_samples(run_dir):
         details = mapping(row.get("details"))

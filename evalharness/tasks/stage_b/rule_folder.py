@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from evalharness.api.checks import read_regular
 from evalharness.api.errors import BackendError, ConfigError, RecordError
@@ -30,6 +31,7 @@ from evalharness.api.options import GenerationOptions
 from evalharness.api.redaction import redactor
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome, TextGenerationRequest
 from evalharness.engine.engine import Engine
+from evalharness.runs.files import lock_within
 from evalharness.runs.run_file import utc_now
 from evalharness.tasks.shared import loads, read_lines, write_json, write_lines
 from evalharness.tasks.stage_b.files import read_guidance, write_guidance
@@ -50,7 +52,7 @@ class SearchFolder:
         self._started_from = _plain(started_from)
         self._check_start()
         self._rows = {name: [row for _, row in read_lines(folder / name)] if (folder / name).is_file() else [] for name in LOGS}
-        self._answers = self._read_answers()
+        self._answers: dict[str, Outcome] = {}
 
     def _check_start(self) -> None:
         path = self.folder / _SEARCH
@@ -67,12 +69,8 @@ class SearchFolder:
     def _read_answers(self) -> dict[str, Outcome]:
         """Return the recorded answers by their key; a last line that was cut off is removed."""
         path = self.folder / _ANSWERS
-        if not path.is_file():
-            return {}
         content = read_regular(path)
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:
-            path.write_bytes(whole)
+        os.truncate(path, content.rfind(b"\n") + 1)
         answers: dict[str, Outcome] = {}
         for where, row in read_lines(path):
             try:
@@ -93,17 +91,38 @@ class SearchFolder:
 
         `BackendError` where the engine fails: what it has answered until then is kept, and the next run goes on from there.
         """
-        (self.folder / _ANSWERS).parent.mkdir(parents=True, exist_ok=True)
+        with self._open() as file:
+            self._lock(file)
+            self._answers = self._read_answers()
+            self._answer(search, engine, file)
+
+    def _open(self) -> BinaryIO:
+        path = self.folder / _ANSWERS
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("ab", buffering=0)
+        except OSError as error:
+            raise RecordError(f"{path} cannot be written: {error.strerror or error}; choose another folder with --out") from error
+
+    def _lock(self, file: BinaryIO) -> None:
+        try:
+            lock_within(file.fileno(), 0)
+        except BlockingIOError:
+            raise RecordError(f"another process searches in {self.folder}; wait for it, or choose another folder with --out") from None
+        except OSError:
+            pass  # a file system without locks
+
+    def _answer(self, search: RuleSearch, engine: Callable[[], Engine], file: BinaryIO) -> None:
         steps = search.steps()
         try:
             asked = next(steps)
             while True:
                 self._write(search)
-                asked = steps.send(self._outcomes(engine, asked))
+                asked = steps.send(self._outcomes(engine, asked, file))
         except StopIteration:
             self._write(search)
 
-    def _outcomes(self, engine: Callable[[], Engine], asked: Asked) -> list[Outcome]:
+    def _outcomes(self, engine: Callable[[], Engine], asked: Asked, file: BinaryIO) -> list[Outcome]:
         requests, options = asked
         counts: Counter[str] = Counter()
         keys = []
@@ -112,31 +131,30 @@ class SearchFolder:
             keys.append(f"{key}-{counts[key]}")
             counts[key] += 1
         missing = [place for place, key in enumerate(keys) if key not in self._answers]
-        if missing:
-            failed = self._ask(
-                engine(), [requests[place] for place in missing], [options[place] for place in missing], [keys[place] for place in missing]
-            )
-            if failed:
-                raise BackendError(f"{len(failed)} of {len(missing)} requests failed: {failed[0]}; run the same command again to go on")
-        return [self._answers[key] for key in keys]
-
-    def _ask(
-        self, engine: Engine, requests: Sequence[TextGenerationRequest], options: Sequence[GenerationOptions], keys: Sequence[str]
-    ) -> list[str]:
-        """Ask and record each answer at once; return the problems of those that the engine failed on."""
         failed = []
-        with (self.folder / _ANSWERS).open("ab") as file:
-            for place, outcome in engine.stream(requests, options):
+        if missing:
+            stream = engine().stream([requests[place] for place in missing], [options[place] for place in missing])
+            for number, outcome in stream:
                 if isinstance(outcome, GenerationFailure) and outcome.kind == "error":
                     failed.append(outcome.problem)
-                    continue
-                self._answers[keys[place]] = outcome
-                said = {"invalid": outcome.problem} if isinstance(outcome, GenerationFailure) else {"generation": outcome.to_json()}
-                line = json.dumps({"key": keys[place], **said}, allow_nan=False)
-                if redactor().json_line(line) == line:  # one that repeats a secret is asked anew
-                    file.write(f"{line}\n".encode())
-                    file.flush()
-        return failed
+                else:
+                    self._keep(keys[missing[number]], outcome, file)
+        if failed:
+            raise BackendError(f"{len(failed)} of {len(missing)} requests failed: {failed[0]}; run the same command again to go on")
+        return [self._answers[key] for key in keys]
+
+    def _keep(self, key: str, outcome: Outcome, file: BinaryIO) -> None:
+        """Record an answer at once; one that repeats a secret is not written, and asked anew by the next run."""
+        self._answers[key] = outcome
+        said = {"invalid": outcome.problem} if isinstance(outcome, GenerationFailure) else {"generation": outcome.to_json()}
+        line = json.dumps({"key": key, **said}, allow_nan=False)
+        if redactor().json_line(line) != line:
+            return
+        try:
+            if file.write(f"{line}\n".encode()) <= len(line):
+                raise OSError("the disk is full")
+        except OSError as error:
+            raise RecordError(f"{self.folder / _ANSWERS} cannot be written: {error.strerror or error}") from error
 
     def _write(self, search: RuleSearch) -> None:
         """Add the rows and rules that are new."""

@@ -23,7 +23,6 @@ from evalharness.tasks.stage_b.prompt import THIRD_STATES, image_lines, rule_lin
 from evalharness.tasks.stage_b.rule_proposals import MAX_RULE_CHARS, Reflection
 from evalharness.tasks.stage_b.verdict import WORDS
 
-MAX_ANSWER_TOKENS = 1024
 MAX_CHANGES = 3
 """How many operations and hypotheses one answer may hold, where its form is held."""
 NUM_REJECTED_SHOWN = 8
@@ -92,13 +91,13 @@ def _request(mission: str, rules: Mapping[str, str], evidence: Sequence[str], ta
     return TextGenerationRequest([{"role": "system", "content": system}, {"role": "user", "content": "\n".join(lines)}])
 
 
-def decision_options(ticket_keys: Collection[str]) -> GenerationOptions:
+def decision_options(ticket_keys: Collection[str], max_new_tokens: int) -> GenerationOptions:
     """Return the options of a decision on these tickets."""
     keys = {**_array({"enum": list(ticket_keys)}), "maxItems": len(ticket_keys)}
-    return _options({"no_evidence_group_ids": keys, "decision_analysis": _TEXT})
+    return _options({"no_evidence_group_ids": keys, "decision_analysis": _TEXT}, max_new_tokens)
 
 
-def reflection_options(rules: Mapping[str, str], ticket_keys: Collection[str]) -> GenerationOptions:
+def reflection_options(rules: Mapping[str, str], ticket_keys: Collection[str], max_new_tokens: int) -> GenerationOptions:
     """Return the options of a reflection on these tickets."""
     evidence = {**_array({"enum": list(ticket_keys)}), "minItems": 1, "maxItems": len(ticket_keys)}
     changes = {"text": _RULE, "rationale": _TEXT, "evidence": evidence}
@@ -118,11 +117,12 @@ def reflection_options(rules: Mapping[str, str], ticket_keys: Collection[str]) -
             "evidence_analysis": _TEXT,
             "operations": _array({"anyOf": operations}),
             "hypotheses": _array(_object({"text": _RULE, "falsifier": _TEXT, "evidence": evidence})),
-        }
+        },
+        max_new_tokens,
     )
 
 
-def proposal_options(rules: Mapping[str, str]) -> GenerationOptions:
+def proposal_options(rules: Mapping[str, str], max_new_tokens: int) -> GenerationOptions:
     """Return the options of a proposal for these rules."""
     changes = {"text": _RULE, "rationale": _TEXT}
     operations = [_object({"op": {"const": "upsert"}, **changes})]
@@ -135,7 +135,7 @@ def proposal_options(rules: Mapping[str, str]) -> GenerationOptions:
     if len(removable) > 1:
         targets = {**_array({"enum": removable}), "minItems": 2, "maxItems": len(removable)}
         operations.append(_object({"op": {"const": "merge"}, "target_signatures": targets, **changes}))
-    return _options({"operations": _array({"anyOf": operations})})
+    return _options({"operations": _array({"anyOf": operations})}, max_new_tokens)
 
 
 _TEXT = {"type": "string", "maxLength": MAX_RULE_CHARS}
@@ -150,6 +150,6 @@ def _array(items: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": dict(items), "maxItems": MAX_CHANGES}
 
 
-def _options(properties: Mapping[str, Any]) -> GenerationOptions:
+def _options(properties: Mapping[str, Any], max_new_tokens: int) -> GenerationOptions:
     form = StructuredOutput(json_schema=_object(properties), optional=True)
-    return GenerationOptions(max_new_tokens=MAX_ANSWER_TOKENS, structured=form)
+    return GenerationOptions(max_new_tokens=max_new_tokens, structured=form)

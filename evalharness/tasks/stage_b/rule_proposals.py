@@ -98,6 +98,7 @@ _KEYS = ("op", "text", "rationale", "target_signature", "target_signatures")
 _LEAKAGE = re.compile(
     r"<DOMAIN=|<TASK=|[{}]|obj=|image_?[0-9]|图片[0-9]|QC-[A-Za-z]+-[0-9]|[\"']类别[\"']|类别[=:]|文本[=:]|站点[0-9]", re.IGNORECASE
 )
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _BRANDS = re.compile(r"品牌|华为|中兴|爱立信|诺基亚|大唐|烽火|厂家|厂商")
 # Missing evidence, not a missing fault: 没有紧固件不合格 and 未见异常 may pass.
 _NO_FAULT = "(?!不合格|不符合|错误|散乱|问题|异常|松动|缺失)"
@@ -214,7 +215,7 @@ def _candidate(entry: Any, rules: Mapping[str, str], known: Mapping[str, str]) -
         raise ContractValueError(f"has an unknown key {unknown[0][:40]!r}; known: {', '.join(_KEYS)}")
     op = _op(entry, PROPOSAL_OPS)
     targets = _targets(op, entry, known)
-    text = _stripped(entry.get("text"))
+    text = _one_line(entry.get("text"))
     if op != "remove":
         _check_text(text, rules)
         same = known.get(signature(text))
@@ -224,14 +225,14 @@ def _candidate(entry: Any, rules: Mapping[str, str], known: Mapping[str, str]) -
             raise GuardError("duplicate", f"changes nothing: {same} says so already")
     elif text:
         raise ContractValueError("remove takes no text")
-    return _named(op, text, _stripped(entry.get("rationale")), targets, rules)
+    return _named(op, text, entry.get("rationale"), targets, rules)
 
 
-def _named(op: ProposalOp, text: str, rationale: str, targets: tuple[str, ...], rules: Mapping[str, str]) -> Candidate:
+def _named(op: ProposalOp, text: str, rationale: Any, targets: tuple[str, ...], rules: Mapping[str, str]) -> Candidate:
     """Return the candidate with its id, which equal changes of equal rules share."""
     words = [op, *sorted(signature(rules[target]) for target in targets), signature(text)]
     name = hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return Candidate(op, text, rationale, targets, name)
+    return Candidate(op, text, _one_line(rationale), targets, name)
 
 
 AnyOp = TypeVar("AnyOp", bound=str)
@@ -244,8 +245,9 @@ def _op(entry: Mapping[str, Any], ops: Sequence[AnyOp]) -> AnyOp:
     return op
 
 
-def _stripped(text: Any) -> str:
-    return text.strip() if isinstance(text, str) else ""
+def _one_line(text: Any) -> str:
+    """Return a text as one line that can be written as UTF-8, "" for anything else: a rule is a line of every prompt."""
+    return " ".join(_SURROGATE.sub("\ufffd", text).split()) if isinstance(text, str) else ""
 
 
 def _targets(op: ProposalOp, entry: Mapping[str, Any], known: Mapping[str, str]) -> tuple[str, ...]:
@@ -289,6 +291,8 @@ def _text_problems(text: str, rules: Mapping[str, str]) -> Iterator[tuple[Guard,
     searched = plain(text)
     if not signature(text):
         yield "empty text", "the text is empty"
+    if "\ufffd" in text or "<|" in searched:
+        yield "form", "holds a broken character or a special token"
     leaked = _LEAKAGE.search(searched)
     if leaked:
         yield "Stage-A text", f"quotes Stage-A: {leaked[0]!r}"
@@ -435,7 +439,7 @@ def _operation(entry: Any, rules: Mapping[str, str], ticket_keys: Collection[str
         raise ContractValueError("merge needs merged_from of at least two rules")
     if op != "merge" and merged:
         raise ContractValueError(f"{op} takes no merged_from")
-    text = _stripped(entry.get("text"))
+    text = _one_line(entry.get("text"))
     if op == "delete":
         if text:
             raise ContractValueError("delete takes no text")

@@ -63,20 +63,21 @@ class SearchSettings:
     """How a search goes about it.
 
     It ends after `rounds`, or after `patience` rounds in a row that promoted nothing. A round shows at most `num_hard_cases`, of together
-    about `max_evidence_chars` characters (one is always shown). `held_out` is the share of each label's tickets that only audit, drawn
-    with `seed`.
+    about `max_evidence_chars` characters (one is always shown), and takes answers of up to `max_answer_tokens`. `held_out` is the share of
+    each label's tickets that only audit, drawn with `seed`.
     """
 
     rounds: int = 3
     patience: int = 2
     num_hard_cases: int = 8
     max_evidence_chars: int = 12_000
+    max_answer_tokens: int = 1024
     held_out: float = 0.25
     seed: int = 0
     limits: GateLimits = field(default_factory=GateLimits)
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "patience", "num_hard_cases", "max_evidence_chars"):
+        for name in ("rounds", "patience", "num_hard_cases", "max_evidence_chars", "max_answer_tokens"):
             if getattr(self, name) < 1:
                 raise ContractValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.held_out < 1:
@@ -209,19 +210,26 @@ class RuleSearch:
         """Return the changes that passed the guards, each with its source, and the keys of the tickets that were reflected on."""
         mission, rules = self.mission, dict(self.guidance.experiences)
         keys, texts = [case["ticket_key"] for case in hard], [*map(self._text, hard)]
-        text = yield from self._ask("decision", decision_request(mission, rules, texts), decision_options(keys), number)
+        text = yield from self._ask(
+            "decision", decision_request(mission, rules, texts), decision_options(keys, self._settings.max_answer_tokens), number
+        )
         decision, problem = read_decision(text, keys)
         self._note_failure("decision", number, text, problem)
         hard = [case for case in hard if case["ticket_key"] not in decision.no_evidence]
         if not hard:
             return [], []  # no rule could have helped
         keys, texts = [case["ticket_key"] for case in hard], [*map(self._text, hard)]
-        text = yield from self._ask("reflection", reflection_request(mission, rules, texts), reflection_options(rules, keys), number)
+        text = yield from self._ask(
+            "reflection",
+            reflection_request(mission, rules, texts),
+            reflection_options(rules, keys, self._settings.max_answer_tokens),
+            number,
+        )
         reflection = read_reflection(text, rules, keys)
         self._note_failure("reflection", number, text, reflection.problem)
         self._note_refused("reflection", number, reflection.refused)
         request = proposal_request(mission, rules, texts, reflection, [*self._rejected.values()])
-        text = yield from self._ask("proposal", request, proposal_options(rules), number)
+        text = yield from self._ask("proposal", request, proposal_options(rules, self._settings.max_answer_tokens), number)
         proposal = read_proposal(text, rules, self._rejected)
         self._note_failure("proposal", number, text, proposal.problem)
         self._note_refused("proposal", number, proposal.refused)

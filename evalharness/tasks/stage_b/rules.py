@@ -27,8 +27,10 @@ from evalharness.tasks.stage_b.rule_gate import GateLimits
 from evalharness.tasks.stage_b.rule_report import summary, tables as tables_of
 from evalharness.tasks.stage_b.rule_search import Asked, RuleSearch, SearchSettings
 
-SETTINGS = SearchSettings(rounds=1, num_hard_cases=4, max_evidence_chars=2400, limits=GateLimits(max_changed_fraction=0.5))
-"""One round, its questions short enough for a context of 4096 tokens. Of a dozen tickets a single one is more than the gate's 5 %."""
+SETTINGS = SearchSettings(
+    rounds=1, num_hard_cases=4, max_evidence_chars=2400, max_answer_tokens=512, limits=GateLimits(max_changed_fraction=0.5)
+)
+"""One short round, which fits a context of 4096 tokens. Of a dozen tickets a single one is more than the gate's 5 %."""
 
 
 @dataclass(frozen=True, kw_only=True)

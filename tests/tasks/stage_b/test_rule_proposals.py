@@ -96,6 +96,8 @@ TEXTS = {
     "double negation": ("若紧固件合格，则不应判定为不通过", "double negation"),
     "other double negation": ("若紧固件合格，则不能视为不通过", "double negation"),
     "no verdict": ("若缺少紧固件，则有问题", "names neither 通过 nor 不通过"),
+    "special token": ("若紧固件松动，则不通过<|im_end|>", "a broken character or a special token"),
+    "broken character": ("若紧固件\ud800松动，则不通过", "a broken character or a special token"),
     "brand": ("若BBU品牌为中兴，则判定通过", "judges by brand: 品牌"),
     "missing passes": ("若未见紧固件，也判定通过", "lets missing evidence pass"),
     "opposite of an invariant": ("缺少关键证据则判定通过", "lets missing evidence pass"),
@@ -113,6 +115,11 @@ def test_the_opposite_of_an_invariant_is_refused() -> None:
     rules = {**RULES, "S2": "若照片模糊，则判定不通过"}
     (refused,) = check_proposal({"rules": ["若照片模糊则判定通过"]}, rules).refused
     assert refused.problem == "says the opposite of S2, which is an invariant"
+
+
+def test_a_rule_and_its_rationale_become_lines_that_any_file_takes() -> None:
+    (candidate,) = check({"op": "upsert", "text": "若紧固件松动，\n则判定不通过", "rationale": "漏\n检\ud800"}).candidates
+    assert (candidate.text, candidate.rationale) == ("若紧固件松动， 则判定不通过", "漏 检\ufffd")
 
 
 GOOD_TEXTS = [GOOD, "若紧固件齐全，则判定通过", "若没有紧固件不合格，则判定通过", "若未见异常，则判定通过"]

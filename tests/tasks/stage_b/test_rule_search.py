@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import BackendError, ConfigError, ContractValueError, RecordError
+from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.fake import FakeAnswer, FakeBackend
+from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine
 from evalharness.tasks import stage_b
 from evalharness.tasks.stage_b.files import Guidance, Ticket, read_guidance
@@ -222,6 +224,20 @@ def test_a_search_that_broke_off_goes_on_and_comes_to_the_same(tmp_path: Path) -
     assert broken.asked == []
 
 
+def test_a_folder_that_cannot_be_written_or_is_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match="cannot be written: .*; choose another folder with --out"):
+        run(tmp_path / "file" / "x", Model())
+
+    class Second(Model):
+        def __call__(self, prompt: Any) -> FakeAnswer:
+            with pytest.raises(RecordError, match="another process searches in"):
+                run(tmp_path / "shared", Model())
+            return super().__call__(prompt)
+
+    run(tmp_path / "shared", Second(), replace(SETTINGS, rounds=1))
+
+
 def test_more_rounds_go_on_and_fewer_take_nothing_away(tmp_path: Path) -> None:
     nothing = {"operations": []}
     one_round, patient = replace(SETTINGS, rounds=1), replace(SETTINGS, rounds=3, patience=3)
@@ -287,6 +303,23 @@ def test_a_ticket_over_budget_is_dropped_and_a_question_over_budget_is_a_failure
 def _prompts(model: Model, root: Path) -> list[str]:
     run(root, model)
     return model.asked
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_a_checkpoint_that_has_not_learned_to_reflect_gets_failures_and_no_rules(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3] / "fixtures"
+    cases = [case for case in stage_b.load_cases(root / "site_photos" / RRU) if isinstance(case, stage_b.StageBCase)]
+    tickets = [Ticket(case.group_id, RRU, case.label, case.summaries) for case in (*cases[:1], *cases[-3:])]
+    decode = dict.fromkeys((ticket.key for ticket in tickets), stage_b.ONE_VOTE)
+    settings = SearchSettings(rounds=1, num_hard_cases=1, max_answer_tokens=24, held_out=0)
+    search = RuleSearch(RRU, tickets, replace(GUIDANCE, experiences=cases[0].rules), decode, settings)
+    with build_engine("hf", ModelLoadConfig(str(root / "checkpoints" / "middle"), torch_dtype="float32", device="cpu")) as engine:
+        SearchFolder(tmp_path, {}).run(search, lambda: engine)
+    assert rows(tmp_path, HARD_CASES), "the checkpoint judges one of these wrongly"
+    assert summary(RRU, search.logs)["refused"] == {"unreadable answer": 3}
+    assert {row["problem"] for row in rows(tmp_path, FAILURES)} == {"the answer holds no JSON object"}
+    assert read_guidance(tmp_path / "guidance.json")[RRU] == search.guidance == replace(GUIDANCE, experiences=cases[0].rules)
 
 
 CHANGES = {
