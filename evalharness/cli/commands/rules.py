@@ -73,6 +73,13 @@ _DEFAULTS = {"model": "the run's checkpoint", "backend": "the run's", "dtype": "
     default=12_000,
     help="Characters of wrong verdicts in a round, about (default: 12000)",
 )
+@click.option(
+    "--answer-tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    default=1024,
+    help="Longest answer to a question about mistakes, in tokens (default: 1024)",
+)
 @click.option("--split-seed", type=click.IntRange(0), metavar="N", default=0, help="Seed that draws the held-out tickets (default: 0)")
 @click.option(
     "--min-gain",
@@ -111,6 +118,7 @@ def rules(run: str, out: Path | None, as_json: bool, missions: Sequence[str], **
         patience=given.pop("patience"),
         num_hard_cases=given.pop("hard_cases"),
         max_evidence_chars=given.pop("evidence_chars"),
+        max_answer_tokens=given.pop("answer_tokens"),
         held_out=given.pop("held_out"),
         seed=given.pop("split_seed"),
         limits=GateLimits(

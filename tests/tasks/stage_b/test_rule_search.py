@@ -182,7 +182,7 @@ def test_an_unreadable_answer_proposes_nothing_and_is_kept_as_a_failure(tmp_path
     ]
     assert {row["response"] for row in failures} == {text}
     assert (rows(tmp_path, CANDIDATES), search.ended) == ([], "2 rounds in a row promoted nothing")
-    assert summary(RRU, search.logs)["refused"] == {"unreadable answer": 6}
+    assert summary(RRU, search.logs)["refused"] == {"unreadable answer": 4}
 
 
 def test_tickets_without_evidence_are_left_out_of_reflection_and_proposal(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_checkpoint_that_has_not_learned_to_reflect_gets_failures_and_no_rules
     with build_engine("hf", ModelLoadConfig(str(root / "checkpoints" / "middle"), torch_dtype="float32", device="cpu")) as engine:
         SearchFolder(tmp_path, {}).run(search, lambda: engine)
     assert rows(tmp_path, HARD_CASES), "the checkpoint judges one of these wrongly"
-    assert summary(RRU, search.logs)["refused"] == {"unreadable answer": 3}
+    assert summary(RRU, search.logs)["refused"] == {"unreadable answer": 2}
     assert {row["problem"] for row in rows(tmp_path, FAILURES)} == {"the answer holds no JSON object"}
     assert read_guidance(tmp_path / "guidance.json")[RRU] == search.guidance == replace(GUIDANCE, experiences=cases[0].rules)
 
