@@ -144,26 +144,30 @@ class RuleSearch:
         self._verdicts = self._known if self._known is not None else (yield from self._judge(self.guidance.experiences, 0))
         self.first = self._verdicts
         self._benchmark(0)
-        without_gain = 0
+        without_gain = num_shown = 0
         for number in range(1, self._settings.rounds + 1):
-            hard = self.hard_cases()
+            hard = self.hard_cases(num_shown)
             if not hard:
                 self.ended = "no train ticket is judged wrongly"
                 return
             promoted = yield from self._round(number, hard)
             self._benchmark(number)
-            without_gain = 0 if promoted else without_gain + 1
+            without_gain, num_shown = (0, 0) if promoted else (without_gain + 1, num_shown + len(hard))
             if without_gain >= self._settings.patience:
                 self.ended = f"{plural(without_gain, 'round')} in a row promoted nothing"
                 return
         self.ended = f"{plural(self._settings.rounds, 'round')} {'was' if self._settings.rounds == 1 else 'were'} asked for"
 
-    def hard_cases(self) -> list[dict[str, Any]]:
-        """Return the wrong verdicts on train tickets under the rules in force, the most confident first, as many as a round may show."""
+    def hard_cases(self, num_shown: int = 0) -> list[dict[str, Any]]:
+        """Return the wrong verdicts on train tickets under the rules in force, the most confident first, as many as a round may show.
+
+        `num_shown` were shown in vain: the next ones come first.
+        """
         wrong = wrong_cases([row for key, row in self._verdicts.items() if key not in self.held_out])
+        start = num_shown % len(wrong) if wrong else 0
         shown: list[dict[str, Any]] = []
         num_chars = 0
-        for case in wrong[: self._settings.num_hard_cases]:
+        for case in [*wrong[start:], *wrong[:start]][: self._settings.num_hard_cases]:
             num_chars += len(self._text(case))
             if shown and num_chars > self._settings.max_evidence_chars:
                 break

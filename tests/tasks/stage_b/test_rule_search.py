@@ -354,6 +354,11 @@ def test_as_many_hard_cases_are_shown_as_fit_and_one_at_least(tmp_path: Path) ->
         assert {text.count("正确结论 不通过") for text in model.asked if "错判工单" in text} == {number}
 
 
+def test_after_a_round_in_vain_the_next_mistakes_are_shown(tmp_path: Path) -> None:
+    run(tmp_path, Model(proposal=""), replace(SETTINGS, num_hard_cases=4))
+    assert [row["rank"] for row in rows(tmp_path, HARD_CASES)] == [1, 2, 3, 4, 5, 6, 1, 2]
+
+
 @pytest.mark.parametrize("field, value", [("rounds", 0), ("patience", 0), ("num_hard_cases", 0), ("held_out", 1.0), ("held_out", -0.1)])
 def test_settings_out_of_range_are_refused(field: str, value: Any) -> None:
     with pytest.raises(ContractValueError, match=f"{field} must be .*, got {value}"):
