@@ -109,7 +109,8 @@ def changed_rules(rules: Mapping[str, str], candidate: Candidate) -> dict[str, s
 class RuleSearch:
     """One mission's search: `guidance` as it stands, rows by file (`logs`), and why it `ended`, "" while it goes on.
 
-    `decode` has the options of every ticket's answers, by its key. `known` are verdicts under the given rules, such as those of a run.
+    `decode` has the options of every ticket's answers, by its key. `known` are verdicts under the given rules, such as those of a run;
+    tickets without one are left out and listed.
     `stamp(file, place)` gives the time of a row.
     """
 
@@ -130,17 +131,20 @@ class RuleSearch:
         self.ended = ""
         self.first: Verdicts = {}
         """The verdicts under the given rules."""
-        self._tickets = {ticket.key: ticket for ticket in tickets}
+        self._tickets = {ticket.key: ticket for ticket in tickets if known is None or ticket.key in known}
+        self._unjudged = [ticket.key for ticket in tickets if ticket.key not in self._tickets]
         self._decode = decode
         self._settings = settings or SearchSettings()
         self._known = known
         self._stamp = stamp
-        self.held_out = split(tickets, self._settings.held_out, self._settings.seed)
+        self.held_out = split(self._tickets.values(), self._settings.held_out, self._settings.seed)
         self._verdicts: Verdicts = {}
         self._rejected: dict[str, str] = {}
 
     def steps(self) -> Steps:
         """Yield the requests of the search, to be answered in their order."""
+        for key in self._unjudged:
+            self._log(DROPPED, {"round": 0, "ticket_key": key, "problem": "there is no verdict to start from"})
         self._verdicts = self._known if self._known is not None else (yield from self._judge(self.guidance.experiences, 0))
         self.first = self._verdicts
         self._benchmark(0)
