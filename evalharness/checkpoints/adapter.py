@@ -151,6 +151,7 @@ def read_adapter(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]) -> Ad
         raise CheckpointError(f"{path} holds no weights; copy it again")
     fit = functools.partial(_fitting, path=path, known=_by_core(base_shapes), base_shapes=base_shapes)
     pairs, whole = _sort_names(shapes, path)
+    targets.check_time([module.removeprefix(_PREFIX) for module in pairs])
     weights = tuple(_lora_weight(module, names, shapes, settings, path, fit) for module, names in sorted(pairs.items()))
     replaced = {fit(name, shapes[name]): name for name in sorted(whole)}
     counts = Counter([*(weight.base_name for weight in weights), *replaced])
