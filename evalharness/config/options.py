@@ -82,10 +82,16 @@ class RunConfig:
         metavar="NAME[,NAME…]",
     )
     model: tuple[str, ...] = option(
-        PathList(), "Checkpoint folder, or a pattern such as 'runs/sft-42/checkpoint-*'; repeatable", default=(), metavar="PATH"
+        PathList(or_hub_names=True),
+        "Checkpoint folder, a pattern such as 'runs/sft-42/checkpoint-*', or a name in the hub's cache (ORG/NAME@REVISION); repeatable",
+        default=(),
+        metavar="PATH",
+    )
+    download: bool = option(
+        _FLAG, "Fetch checkpoints from the hub that its cache does not have (default: only use those that are there)", default=False
     )
     base_model: Path | None = option(
-        _FOLDER,
+        Folder(or_hub_name=True),
         "Base checkpoint of the LoRA adapters that --model names (default: the base that adapter_config.json names)",
         only_for=_HF_VLLM,
     )

@@ -16,6 +16,7 @@ from evalharness.api.errors import CheckpointError
 from evalharness.backends import AUTO
 from evalharness.checkpoints.discovery import find_models, training_facts
 from evalharness.checkpoints.gguf import refuse_gguf
+from evalharness.checkpoints.hub import hub_facts
 from evalharness.checkpoints.identity import fingerprint_adapted, fingerprint_of, stamp_of
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.config import RunConfig
@@ -57,6 +58,8 @@ class EngineSpec:
     """How the weights are kept in fewer bits, as the checkpoint says."""
     training: Mapping[str, Any] | None = None
     """Step, epoch and time of saving, where trainer_state.json tells."""
+    hub: Mapping[str, Any] | None = None
+    """Name, revision and licence's file of a checkpoint from the hub."""
 
     def to_json(self) -> EngineEntry:
         """Return plain JSON data."""
@@ -98,8 +101,8 @@ def engine_specs(
     dtypes = run.dtype or (None,)
     real = [name for name in run.backend if name != "fake"]
     if real:
-        paths = find_models(run.model, root, wait_s=run.wait, on_notice=on_notice)
-        how: dict[str, Any] = {"trust_remote_code": run.trust_remote_code, "allow_pickle": run.allow_pickle, "base_model": run.base_model}
+        paths = find_models(run.model, root, wait_s=run.wait, on_notice=on_notice, download=run.download)
+        how: dict[str, Any] = {name: getattr(run, name) for name in ("trust_remote_code", "allow_pickle", "base_model", "download")}
         infos, stamps = [], []
         seen: dict[Path, CheckpointInfo] = {}
         for path in paths:
@@ -138,6 +141,7 @@ def engine_specs(
                     quantization=info.quantization,
                     chosen=why,
                     training=training_facts(path),
+                    hub=hub_facts(path),
                 )
                 for backend, why in backends[path]
                 for dtype in dtypes
