@@ -62,7 +62,7 @@ def folder_of(name: str, *, root: Path = Path(), download: bool = False) -> Path
         try:
             return Path(snapshot_download(**where, local_files_only=True))
         except LocalEntryNotFoundError:
-            raise CheckpointError(f"{why_absent(root / name)}; {_cache_state(found['name'])}. {_how_to_fetch(found)}") from None
+            raise CheckpointError(f"{why_absent(root / name)}; {_cache_state(found['name'])} {_how_to_fetch(found)}") from None
     try:
         return Path(snapshot_download(**where, allow_patterns=list(_FILES)))
     except Exception as error:  # of the network, the hub, its answers, the disk: of many libraries, none of them ours
@@ -107,11 +107,11 @@ def _cache_state(name: str) -> str:
     """Return the cache in words: where it is, and what it has instead."""
     cache = _cache()
     if not cache.is_dir():
-        return f"if it is meant as a name on the hub: there is no cache of the hub yet ({cache})"
+        return f"if it is meant as a name on the hub: there is no cache of the hub yet ({cache})."
     models = sorted(entry.name.removeprefix("models--").replace("--", "/") for entry in cache.glob("models--*"))
     if _cached(name).is_dir():
-        return f"the hub's cache {cache} has {name}, but not this revision"
-    listed = f"; it has {first_names(models, 5)}" if models else ""
+        return f"the hub's cache {cache} has {name}, but not this revision."
+    listed = f"; it has {first_names(models, 5)}." if models else "."
     return f"if it is meant as a name on the hub: its cache {cache} does not have it{did_you_mean(name, models) or listed}"
 
 

@@ -94,7 +94,7 @@ def test_other_texts_are_no_names(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        pytest.param("Qwen/Qwen3-VL-4B-Instrct", rf"its cache .* does not have it; did you mean '{NAME}'\?", id="misspelt"),
+        pytest.param("Qwen/Qwen3-VL-4B-Instrct", rf"its cache .* does not have it; did you mean '{NAME}'\? Fetch it", id="misspelt"),
         pytest.param("other/model", rf"does not have it; it has {NAME}\. Fetch it with `hf download other/model`", id="absent"),
         pytest.param(f"{NAME}@v2", rf"has {NAME}, but not this revision\. Fetch it with `hf download {NAME} --revision v2`", id="revision"),
     ],
