@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import sys
 import traceback
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -132,6 +134,8 @@ class RunningTests:
     def pytest_unconfigure(self) -> None:
         """Spare pytest's second look for garbage the reports of all tests: its first one has just been."""
         gc.freeze()
+        if "torch" in sys.modules:  # libraries that it loads take what is frozen at exit for leaks, and print thirty lines
+            atexit.register(gc.unfreeze)
 
 
 def _let_pass(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:
