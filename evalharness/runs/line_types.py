@@ -52,7 +52,7 @@ class _Shape:
 
     def __init__(self, required: Mapping[str, _Value], optional: Mapping[str, _Value] = MappingProxyType({})) -> None:
         self._required = required.keys()
-        self._values = {**optional, **required}
+        self._values: dict[str, _Value] = {**optional, **required}
 
     def problem(self, values: Mapping[str, Any]) -> str:
         """Return what is wrong with the object, "" where nothing is."""
@@ -61,7 +61,7 @@ class _Shape:
         for name, value in values.items():
             # As `fits` does, without a call: a run has millions of values.
             types, check = self._values.get(name, _ANYTHING)
-            if (type(value) not in types and types) or (check is not None and value is not None and not check(value)):
+            if (types and type(value) not in types) or (check is not None and value is not None and not check(value)):
                 return f"with a wrong {name!r}"
         return ""
 
