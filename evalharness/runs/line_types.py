@@ -44,9 +44,6 @@ def _object_of(inner: _Value) -> _Value:
     return _of(dict, check=lambda value: all(map(inner.fits, value.values())))
 
 
-_ANYTHING = _of()
-
-
 class _Shape:
     """The keys that an object must have, and may have, with their values; others are legal."""
 
@@ -60,8 +57,10 @@ class _Shape:
             return f"without {next(name for name in self._required if name not in values)!r}"
         for name, value in values.items():
             # As `fits` does, without a call: a run has millions of values.
-            types, check = self._values.get(name, _ANYTHING)
-            if (types and type(value) not in types) or (check is not None and value is not None and not check(value)):
+            wanted = self._values.get(name)
+            if wanted is None:
+                continue
+            if type(value) not in wanted.types or (wanted.check is not None and value is not None and not wanted.check(value)):
                 return f"with a wrong {name!r}"
         return ""
 
