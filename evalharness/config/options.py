@@ -162,7 +162,7 @@ class RunConfig:
     )
     distributed_executor_backend: str | None = option(
         Choice(("mp", "ray", "uni", "external_launcher")),
-        "How vLLM runs an engine on several GPUs; ray can use GPUs of other hosts (default: vLLM's choice)",
+        "How vLLM runs an engine; ray can use GPUs of other hosts, uni starts sooner on a CPU (default: vLLM's choice)",
         only_for=_VLLM,
     )
     engine_option: tuple[tuple[str, Any], ...] = option(

@@ -14,6 +14,7 @@ import pytest
 
 from evalharness.api.checks import any_text
 from evalharness.api.errors import EvalHarnessError, RecordError
+from evalharness.api.garbage import collector
 from evalharness.api.redaction import redactor, remember_options, remember_values
 from evalharness.config import RunConfig
 from evalharness.pytest_plugin._pytest_internals import check_expressions
@@ -33,7 +34,6 @@ from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Pro
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
-from evalharness.runs.records import collector
 
 
 class RunningTests:

@@ -35,7 +35,8 @@ def is_within(path: Path, folder: Path) -> bool:
 
 def check_options(then: RunConfig, now: RunConfig, root: Path, run_id: str) -> None:
     """Raise `ConfigError` for options that a resumed run has, but that only the user decides, unless they are given again."""
-    unconfirmed = [option for option in OPTIONS if _needs_user(option, then.settings[option.name], now.settings[option.name], root)]
+    recorded, given_now = then.settings, now.settings
+    unconfirmed = [option for option in OPTIONS if _needs_user(option, recorded[option.name], given_now[option.name], root)]
     if not unconfirmed:
         return
     given = " ".join(_as_given(option, getattr(then, option.name)) for option in unconfirmed)
