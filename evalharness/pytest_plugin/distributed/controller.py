@@ -76,6 +76,7 @@ class Controller:
 
     def _signs_of(self, node: Any) -> Path:
         if self._signs is None:
+            self._config.stash[REPORTING].signals.take()  # or a signal while workers start would leave the folder
             self._signs = OwnFolder("signs")
         return self._signs.path / node.gateway.id
 
@@ -130,6 +131,9 @@ class Controller:
         """Stop watching."""
         if self._watch is not None:
             self._watch.stop()
+        self._remove_signs()
+
+    def _remove_signs(self) -> None:
         if self._signs is not None:
             self._signs.remove()
 
@@ -172,7 +176,11 @@ class Controller:
                 state.context.resumed.check_collected(ids)
             except EvalHarnessError as error:
                 raise pytest.UsageError(redactor().text(str(error))) from error
-        if state.has_started_run or not plan.units:
+        if state.has_started_run:
+            return
+        if not plan.units:  # a session without evals ends as it would without evalharness
+            self._remove_signs()
+            config.stash[REPORTING].signals.give_back()
             return
         if config.getoption("dist") != "load":
             raise pytest.UsageError(
