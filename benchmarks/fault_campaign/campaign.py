@@ -19,7 +19,7 @@ import pytest
 from benchmarks.fault_campaign.faults import SIGNALS, Faults
 from evalharness.api.errors import BROKEN
 from evalharness.api.temporary import OwnFolder
-from tests.pytest_plugin.killing import CONFTEST, content, engines_of, generations, workers_of
+from tests.pytest_plugin.killing import CONFTEST, content, engines_of, generations, has_begun, workers_of
 from tests.pytest_plugin.project import HEADER, Project, Run
 
 VICTIMS = ("alone", "controller", "worker", "engine")
@@ -174,7 +174,7 @@ class Campaign:
             run = self._session(run_id, not begun, victim, strike)
             is_struck = strike is not None and bool(strike.phase)
             strikes += is_struck
-            begun = begun or (run.run_dir / "run.json").exists() or any((run.run_dir / "journal").glob("*.jsonl"))
+            begun = begun or has_begun(run.run_dir)
             self._judge_session(run, strike if is_struck else None, begun, self._paces[victim].run)
             if not begun and run.run_dir.exists():
                 run_id += "b"  # struck before it began, and --resume would say so

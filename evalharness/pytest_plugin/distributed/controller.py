@@ -21,7 +21,7 @@ from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, U
 from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import start_run
-from evalharness.pytest_plugin.reporting import REPORTING, Progress, announce
+from evalharness.pytest_plugin.reporting import REPORTING, Progress, announce, cannot_begin
 from evalharness.pytest_plugin.session import STATE
 from evalharness.runs.workers import CaseSeconds
 
@@ -193,6 +193,8 @@ class Controller:
             self._note_problems_at_start()
         except RecordError as error:
             raise pytest.UsageError(redactor().text(str(error))) from error
+        except OSError as error:
+            raise cannot_begin(error) from error
         config.stash[REPORTING].progress = Progress(config, state.execution)
         if self._watch is not None:
             self._watch.start()
