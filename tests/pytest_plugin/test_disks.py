@@ -234,3 +234,18 @@ def test_a_run_that_cannot_begin_for_want_of_descriptors_says_so_and_leaves_its_
     assert os.strerror(errno.EMFILE) in run.output
     monkeypatch.delenv("NO_MORE_FILES")
     assert project.run("--run-id", "r", apart=True).exit_code == 0
+
+
+NO_FOLDERS = """
+import errno, os, tempfile
+
+def mkdtemp(*arguments, **keywords): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+tempfile.mkdtemp = mkdtemp
+"""
+
+
+def test_a_run_whose_workers_signs_of_life_have_no_place_cannot_begin(project: Project) -> None:
+    run = project.write(test_a=GATED, conftest=NO_FOLDERS).run("--run-id", "r", mode="n2")
+    assert (run.exit_code, "INTERNALERROR" in run.output) == (pytest.ExitCode.USAGE_ERROR, False), run.output
+    assert f"the run cannot begin: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}" in run.output
