@@ -30,7 +30,7 @@ from evalharness.pytest_plugin.options import add_markers, asked_on_command_line
 from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report, shorten
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, resume_run
-from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Progress, Reporting, announce, make_safe
+from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Progress, Reporting, announce, cannot_begin, make_safe
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
@@ -213,6 +213,8 @@ def pytest_configure(config: pytest.Config) -> None:
                 state.execution.engines.check_cache()
         except EvalHarnessError as error:
             raise pytest.UsageError(redactor().text(str(error))) from error
+        except OSError as error:
+            raise cannot_begin(error) from error
 
 
 def _session(context: RunContext, engines: Sequence[EngineSpec] | None = None) -> EvalSession:
@@ -305,6 +307,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 state.heartbeat = start_heartbeat(execution, Path(_given(config)["heartbeat"]))
     except EvalHarnessError as error:
         raise pytest.UsageError(redactor().text(str(error))) from error
+    except OSError as error:
+        raise cannot_begin(error) from error
     # Tests and cases live as long as the session. Looking at all of them in every round of the garbage collector takes
     # several percent of the time of a large run with a quick engine.
     gc.freeze()

@@ -166,7 +166,9 @@ class Project:
         return Run(process.returncode, output, time.monotonic() - started, self.root, run_id)
 
     @contextlib.contextmanager
-    def start(self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake") -> Iterator[subprocess.Popen[str]]:
+    def start(
+        self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake", env: Mapping[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[str]]:
         """Start pytest in a process group of its own, which does not outlive the block."""
         if fast_tier.is_on():
             pytest.fail("this test starts pytest in a process of its own: mark it slow, so that it leaves the fast tier", pytrace=False)
@@ -174,7 +176,7 @@ class Project:
         process = subprocess.Popen(
             self.command(*arguments, mode=mode, backend=backend),
             cwd=self.root,
-            env=environment(),
+            env=environment(**(env or {})),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
