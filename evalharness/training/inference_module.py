@@ -84,6 +84,11 @@ class InferenceBackend(ABC):
     def get_logprobs(self, prompts: Sequence[Any], responses: Sequence[Any], *, grad: bool | None = None) -> Any:
         """Return a tensor `[batch, response]`, see `InferenceModule.get_logprobs`; or raise `CapabilityError`."""
 
+    @property
+    def model(self) -> Any:
+        """The torch module, for training it; `CapabilityError` where it is not in this process."""
+        raise CapabilityError(f"{type(self).__name__} has no torch module in this process")
+
     def generate_with_tools(self, prompts: Sequence[str], tools: Sequence[Tool], **options: Any) -> InferenceResult:
         """Return completions of the prompts, each after a description of the tools; a backend with a chat template takes that."""
         return self.generate([f"{prompt_part(tools)}\n\n{prompt}" if tools else prompt for prompt in prompts], **options)
@@ -104,7 +109,7 @@ class EngineBackend(InferenceBackend):
 
     @property
     def model(self) -> Any:
-        """The torch module of the checkpoint, for training it; `CapabilityError` where it is not in this process."""
+        """The torch module of the checkpoint; see `InferenceBackend`."""
         backend: Any = self.engine.backend
         if not backend.capabilities.supports_logits:
             raise CapabilityError(f"the model of backend {backend.name!r} is not a torch module of this process; take 'huggingface'")

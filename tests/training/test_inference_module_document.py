@@ -103,11 +103,11 @@ def test_the_huggingface_constructor(run: Any) -> None:
 def test_the_generation_api(run: Any, policy: InferenceModule) -> None:
     after = run("2. Generation API", inference=policy, **PAIRS)
     assert len(after.texts) == 2
-    assert after.logits.shape == (*after.logprobs.shape, policy.backend.model.get_input_embeddings().num_embeddings)  # type: ignore[attr-defined]
+    assert after.logits.shape == (*after.logprobs.shape, policy.backend.model.get_input_embeddings().num_embeddings)
 
 
 def test_the_divergence_is_zero_to_itself_and_its_gradient_reaches_the_weights(run: Any, policy: InferenceModule, torch: Any) -> None:
-    model = policy.backend.model  # type: ignore[attr-defined]
+    model = policy.backend.model
     names = {"F": torch.nn.functional, **PAIRS}
     assert run("KL Divergence Calculation", policy=policy, reference=policy, **names).kl_div.item() == pytest.approx(0, abs=1e-4)
 
@@ -121,7 +121,7 @@ def test_the_divergence_is_zero_to_itself_and_its_gradient_reaches_the_weights(r
 
 
 def test_the_policy_gradient_reaches_the_weights(run: Any, policy: InferenceModule, torch: Any) -> None:
-    model = policy.backend.model  # type: ignore[attr-defined]
+    model = policy.backend.model
     model.zero_grad()
     advantages = torch.tensor([[1.0], [-1.0]])
     run("Policy Gradient", inference=policy, rewards=None, compute_advantages=lambda rewards: advantages, **PAIRS).policy_loss.backward()
