@@ -20,7 +20,7 @@ from evalharness.checkpoints.hub import hub_facts
 from evalharness.checkpoints.identity import fingerprint_adapted, fingerprint_of, stamp_of
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.config import RunConfig
-from evalharness.config.checks import constraints_of
+from evalharness.config.checks import constraints_of, idle_devices
 from evalharness.config.kinds import Option
 from evalharness.config.options import OPTIONS
 from evalharness.hardware.auto_backend import Chosen
@@ -188,6 +188,8 @@ def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
     """Yield command-line options that concern no checkpoint of this run; options in a settings file may be meant for other runs."""
     if run.origin("base_model") == "command line" and all(spec.base_path is None for spec in specs):
         yield f"--base-model {run.base_model} is not used: no checkpoint of this run is an adapter"
+    if idle_devices(run):
+        yield f"--devices {run.devices} is not used: the server has its own, and nothing of this run needs one"
     for pattern, space in (run.coordinates or ()) if run.origin("coordinates") == "command line" else ():
         if pattern and not any(fnmatchcase(spec.checkpoint, pattern) for spec in specs):
             names = ", ".join(dict.fromkeys(spec.checkpoint for spec in specs))
