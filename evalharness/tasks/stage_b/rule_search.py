@@ -110,8 +110,7 @@ class RuleSearch:
     """One mission's search: `guidance` as it stands, rows by file (`logs`), and why it `ended`, "" while it goes on.
 
     `decode` has the options of every ticket's answers, by its key. `known` are verdicts under the given rules, such as those of a run;
-    tickets without one are left out and listed.
-    `stamp(file, place)` gives the time of a row.
+    tickets without one are left out and listed. `stamp(file, place)` gives the time of a row.
     """
 
     def __init__(
@@ -216,28 +215,22 @@ class RuleSearch:
         self, number: int, hard: Sequence[dict[str, Any]]
     ) -> Generator[Asked, Sequence[Outcome], tuple[list[tuple[str, Candidate]], list[str]]]:
         """Return the changes that passed the guards, each with its source, and the keys of the tickets that were reflected on."""
-        mission, rules = self.mission, dict(self.guidance.experiences)
+        mission, rules, limit = self.mission, dict(self.guidance.experiences), self._settings.max_answer_tokens
         keys, texts = [case["ticket_key"] for case in hard], [*map(self._text, hard)]
-        text = yield from self._ask(
-            "decision", decision_request(mission, rules, texts), decision_options(keys, self._settings.max_answer_tokens), number
-        )
+        text = yield from self._ask("decision", decision_request(mission, rules, texts), decision_options(keys, limit), number)
         decision, problem = read_decision(text, keys)
         self._note_failure("decision", number, text, problem)
         hard = [case for case in hard if case["ticket_key"] not in decision.no_evidence]
         if not hard:
             return [], []  # no rule could have helped
         keys, texts = [case["ticket_key"] for case in hard], [*map(self._text, hard)]
-        text = yield from self._ask(
-            "reflection",
-            reflection_request(mission, rules, texts),
-            reflection_options(rules, keys, self._settings.max_answer_tokens),
-            number,
-        )
+        options = reflection_options(rules, keys, limit)
+        text = yield from self._ask("reflection", reflection_request(mission, rules, texts), options, number)
         reflection = read_reflection(text, rules, keys)
         self._note_failure("reflection", number, text, reflection.problem)
         self._note_refused("reflection", number, reflection.refused)
         request = proposal_request(mission, rules, texts, reflection, [*self._rejected.values()])
-        text = yield from self._ask("proposal", request, proposal_options(rules, self._settings.max_answer_tokens), number)
+        text = yield from self._ask("proposal", request, proposal_options(rules, limit), number)
         proposal = read_proposal(text, rules, self._rejected)
         self._note_failure("proposal", number, text, proposal.problem)
         self._note_refused("proposal", number, proposal.refused)
