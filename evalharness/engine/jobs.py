@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.api.errors import CapabilityError, RequestError, UnsupportedOption
-from evalharness.api.hooks import GenerationPlugin, RequestType, refuse_missing_hooks, refuse_misspelt_hooks
+from evalharness.api.hooks import GenerationPlugin, RequestType
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import Request, VlmGenerationRequest, nothing_ran
 from evalharness.api.scoring import ScoringRequest, chat_of
@@ -46,7 +46,6 @@ def split_options(options: GenerationOptions, can: Capabilities) -> tuple[Genera
 
 def check_plugin(plugin: GenerationPlugin, backend: str, can: Capabilities, request_types: Iterable[RequestType]) -> None:
     """Raise `CapabilityError` unless the plugin can act on this backend and on every type of request."""
-    refuse_misspelt_hooks(plugin)
     if plugin.backends is not None and backend not in plugin.backends:
         raise CapabilityError(f"plugin {plugin.name!r} does not work on backend {backend!r}; it works on: {_listed(plugin.backends)}")
     for request_type in request_types:
@@ -66,7 +65,18 @@ def check_plugin(plugin: GenerationPlugin, backend: str, can: Capabilities, requ
     ):
         if is_lacking:
             raise CapabilityError(f"plugin {plugin.name!r} {what.format(repr(backend))}")
-    refuse_missing_hooks(plugin)
+    if plugin.is_copied_for_rows:
+        _check_copy(plugin)
+
+
+def _check_copy(plugin: GenerationPlugin) -> None:
+    try:
+        plugin.for_row()
+    except Exception as error:
+        raise CapabilityError(
+            f"plugin {plugin.name!r} cannot be copied, and each row needs a copy of its own ({type(error).__name__}: {error}); define "
+            "__deepcopy__, or write hf_logits_processor(prompt_lengths) or hf_stopping_criteria(prompt_lengths), for the whole batch"
+        ) from error
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -100,8 +100,6 @@ def test_an_end_of_sequence_id_of_the_checkpoint_itself_may_be_one_that_it_canno
 class Stopper:
     """Stops each row after its own number of new tokens, and notes which tokens it was shown."""
 
-    uses_hf_stopping_criteria = True
-
     def __init__(self, num_new: int) -> None:
         self._num_new = num_new
         self.shown: list[list[list[int]]] = []
@@ -131,8 +129,6 @@ def hf_free(hf_engine: Engine) -> list[GenerationResult]:
 
 def test_a_logits_plugin_sees_only_the_new_tokens_and_is_obeyed(hf_engine: Engine) -> None:
     class Counting:
-        uses_hf_logits_processor = True
-
         def hf_logits_processor(self, prompt_lengths: list[int]) -> list[Any]:
             def processor(input_ids: Any, scores: Any) -> Any:
                 for row, length in enumerate(prompt_lengths):

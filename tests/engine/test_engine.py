@@ -296,7 +296,7 @@ def test_plugins_and_options_are_checked_against_the_fallback_before_the_texts_r
     primary = backend(cls=TextOnly)
     primary.capabilities = Capabilities(extra_options=frozenset({"best_of"}))
     asked = Engine(primary, fallback_backend=backend())
-    plugins = [SimpleNamespace(name="own", backends=("textonly",))]
+    plugins = [SimpleNamespace(name="own", backends=("textonly",), postprocess_text=str)]
     run = lambda: list(asked.stream([text(), look()], GREEDY, plugins=plugins))  # noqa: E731
     refused(CapabilityError, "plugin 'own' does not work on backend 'fake'", run, primary)
     options = GenerationOptions(extra_generation_kwargs={"best_of": 2})
