@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -82,6 +83,8 @@ class Engine:
         self._cache: ResponseCache | None = None
         self.chosen: str | None = None
         """Why `auto` took this backend, None where it was named."""
+        self.on_outcome: Callable[[GenerationOptions, Outcome, float], None] | None = None
+        """Called before `stream` yields the outcome of a request: its options, the outcome, and the seconds since the one before it."""
 
     def use_cache(self, cache: ResponseCache | None, identity: Mapping[str, Any]) -> None:
         """Take answers from a cache, and store new ones in it; None turns caching off.
@@ -255,7 +258,12 @@ class Engine:
                 cache = self._cache if job.note is None and not normalised else None
                 joining = next_job if can_join else lambda: None
                 run = JobStream(job, normalised, cache, lambda: self.weights.cache_identity, on_start=on_start, next_job=joining)
-                yield from run.outcomes(should_stop)
+                since_s = time.monotonic()
+                for position, outcome in run.outcomes(should_stop):
+                    if self.on_outcome is not None and position < len(each):  # else of a request that joined
+                        self.on_outcome(each[position], outcome, time.monotonic() - since_s)
+                    yield position, outcome
+                    since_s = time.monotonic()
 
     def _with_prompts(self, requests: Sequence[Request], options: GenerationOptions, run: Callable[[list[Prompt]], Made]) -> Made:
         """Return the result of `run` on the requests' prompts, while no other call has the backend.

@@ -23,7 +23,7 @@ from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData, d
 from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
 from evalharness.config.options import DECODING, cases_of_shard
-from evalharness.pytest_plugin._pytest_internals import parametrised_fixture, report_collection
+from evalharness.pytest_plugin._pytest_internals import parameters_of, parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
 from evalharness.pytest_plugin.execution.units import misread
 from evalharness.runs.records import collector
@@ -291,7 +291,10 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
             reason, name = module.no_data, "no-data"
         _parametrize_once(metafunc, None, name, pytest.mark.skip(reason=reason))
         return
-    if takes(metafunc, "engine"):
+    if parameters_of(metafunc, "engine"):
+        if module is not None and takes(metafunc, "case"):
+            raise ConfigError(f"{nodeid} is parametrised with engines, but a test of cases runs on each engine of the run; leave that out")
+    elif takes(metafunc, "engine"):
         metafunc.parametrize("engine", engine_ids, ids=engine_ids, indirect=True, scope="session")
     if not takes(metafunc, "case"):
         return

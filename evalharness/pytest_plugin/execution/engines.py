@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from evalharness.runs.run_file import installed_versions
 from evalharness.runs.schema import EngineLine
 
 if TYPE_CHECKING:
+    from evalharness.api.options import GenerationOptions
+    from evalharness.api.requests import Outcome
     from evalharness.engine.cache import ResponseCache
     from evalharness.engine.engine import Engine
     from evalharness.pytest_plugin.run_context import RunContext
@@ -197,6 +199,8 @@ class EngineOpening:
         """Why no engine can be opened on this process's GPUs."""
         self.is_at_work = False
         """Whether an engine is being opened just now."""
+        self.on_outcome: Callable[[EngineSpec, GenerationOptions, Outcome, float], None] | None = None
+        """Called with every outcome of the open engine, see `Engine.on_outcome`."""
 
     def check_cache(self) -> None:
         """Raise `ConfigError` where the folder of the run's cache cannot be used, before anything runs."""
@@ -223,6 +227,7 @@ class EngineOpening:
             engine, opening = self._pool.open(spec)
         finally:
             self.is_at_work = False
+        engine.on_outcome = None if self.on_outcome is None else partial(self.on_outcome, spec)
         facts = engine.describe()
         problem = None if context.resumed is None else context.resumed.engine_change(spec, facts)
         if problem is not None:
