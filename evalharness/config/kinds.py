@@ -263,6 +263,32 @@ class Arguments(Kind[tuple[tuple[str, Any], ...]]):
         return tuple(sorted(super().from_json(value).items()))  # type: ignore[attr-defined]
 
 
+@dataclass(frozen=True)
+class PluginList(Kind[tuple[str, ...]]):
+    """Generation plugins as `NAME[:option=value…]`, each name at most once; `none` alone is none of them."""
+
+    is_list = True
+    json_type = list
+    legal: str = "plugins as NAME[:option=value…], or none"
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[str, ...]:
+        from evalharness.generation_plugins.named import make_plugin  # few runs have any
+
+        # A value may hold commas, a name does not.
+        texts = [part.strip() for text in _texts(self, raw, label) for part in ([text] if ":" in text else text.split(","))]
+        if texts == ["none"]:
+            return ()
+        names = [text.partition(":")[0] for text in texts]
+        for position, text in enumerate(texts):
+            if names[position] in names[:position]:
+                raise ConfigError(f"{label} names {names[position]!r} twice; name each once")
+            try:
+                make_plugin(text)
+            except ConfigError as error:
+                raise ConfigError(f"{label}: {error}") from error
+        return tuple(texts)
+
+
 def _absolute(text: str, base: Path, kind: Kind[Any], label: str) -> Path:
     try:
         path = base / Path(text).expanduser()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.options import Variant
@@ -26,10 +27,14 @@ from evalharness.config.kinds import (
     Option,
     PathList,
     PerCheckpoint,
+    PluginList,
     Setting,
     Text,
     option,
 )
+
+if TYPE_CHECKING:
+    from evalharness.api.hooks import GenerationPlugin
 
 _T = TypeVar("_T")
 
@@ -127,6 +132,13 @@ class RunConfig:
         Text(r"[^,\s]+,[^,\s]+", legal="two marks with a comma between them"),
         "Marks that open and close a thought (default: <think>,</think>)",
         metavar="OPEN,CLOSE",
+    )
+    plugin: tuple[str, ...] = option(
+        PluginList(),
+        "Generation plugin that acts on every eval's questions, with its options: balanced-json-stop, object-cap:num_objects=60, "
+        "duplicate-object-stop, duplicate-object-ban, or one of an installed package; repeatable",
+        default=(),
+        metavar="NAME[:option=value…]",
     )
     seed: int = option(Number(int, minimum=0, maximum=2**32 - 1), "Sampling seed; every case and sample derives its own from it", default=0)
     num_samples: int = option(_COUNT, "Generations per case; more than 1 needs a temperature", default=1)
@@ -290,6 +302,13 @@ class RunConfig:
     def is_set(self, name: str) -> bool:
         """Return whether someone set the option, even to its default."""
         return name in self.origins
+
+    @cached_property
+    def plugins(self) -> tuple[GenerationPlugin, ...]:
+        """The generation plugins that `plugin` names."""
+        from evalharness.generation_plugins.named import make_plugin  # few runs have any
+
+        return tuple(map(make_plugin, self.plugin))
 
     @property
     def settings(self) -> dict[str, Setting]:

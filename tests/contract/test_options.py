@@ -10,6 +10,7 @@ import pytest
 from evalharness.api.errors import CheckpointError, ConfigError
 from evalharness.api.options import GenerationOptions, ModelLoadConfig, StopOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationResult
+from evalharness.config.checks import HOOKS
 from evalharness.engine.backend_contract import FREE, TEXTS, EndsAfter, ask, generate
 from evalharness.engine.build import build_backend
 from evalharness.engine.engine import Engine
@@ -139,6 +140,12 @@ def test_a_logits_plugin_sees_only_the_new_tokens_and_is_obeyed(hf_engine: Engin
 
     results = hf_engine.generate_text_batch(ASKED, replace(FREE, max_new_tokens=4), plugins=[Counting()])
     assert {result.token_ids for result in results} == {(100, 101, 102, 103)}
+
+
+def test_the_hooks_that_plugins_of_the_command_line_may_have_are_those_that_the_backend_runs(engine: Engine) -> None:
+    can, known = engine.backend.capabilities, HOOKS.get(engine.name)
+    runs = {"watch": can.supports_token_watchers, "ban": can.supports_token_bans, "hf_logits_processor": can.supports_hf_hooks}
+    assert {hook: known is None or hook in known for hook in runs} == runs
 
 
 def test_a_watcher_that_never_wants_an_end_changes_nothing(engine: Engine) -> None:
