@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
-from evalharness.api.errors import ConfigError
+from evalharness.api.checks import check_instance, check_text
+from evalharness.api.errors import ConfigError, ContractTypeError
 from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends import AUTO, known_backends, load_backend_class, unknown_backend
 from evalharness.backends.base import Backend
@@ -65,6 +67,14 @@ def build_engine(
 
     `backend` is one of `known_backends()`, or "auto" for the best one here (`hardware/auto_backend.py`); `Engine.chosen` then says why.
     """
+    _check_arguments(backend, config)
+    for name, value, kind in (
+        ("vllm_options", vllm_options, VllmEngineOptions),
+        ("server_options", server_options, ServerOptions),
+        ("preprocess", preprocess, VlmPreprocessOptions),
+        ("chat_template", chat_template, ChatTemplateOptions),
+    ):
+        check_instance(name, value, kind, optional=True)
     chosen = choose_backend(config) if backend == AUTO else None
     if chosen is not None:
         backend = chosen.backend
@@ -82,6 +92,16 @@ def build_engine(
     )
     engine.chosen = None if chosen is None else chosen.why
     return engine
+
+
+def _check_arguments(backend: object, config: object) -> None:
+    check_text("backend", backend)
+    if not isinstance(config, ModelLoadConfig):
+        if isinstance(config, (str, os.PathLike)):
+            hint = f"; did you mean ModelLoadConfig({os.fspath(config)!r})?"
+        else:
+            hint = "; a model in memory is taken by build_engine_around" if hasattr(config, "forward") else ""
+        raise ContractTypeError(f"config must be a ModelLoadConfig, got {type(config).__name__}{hint}")
 
 
 def build_engine_around(

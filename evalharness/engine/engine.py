@@ -18,11 +18,19 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
-from evalharness.api.checks import check_integer, check_sequence
+from evalharness.api.checks import check_instance, check_integer, check_sequence, shown
 from evalharness.api.errors import CapabilityError, ConfigError, ContractTypeError, ContractValueError, EvalHarnessError
 from evalharness.api.hooks import normalise_plugins
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
-from evalharness.api.requests import GenerationResult, Outcome, Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.api.requests import (
+    GenerationResult,
+    Outcome,
+    Request,
+    TextGenerationRequest,
+    TokenGenerationRequest,
+    VlmGenerationRequest,
+    check_requests,
+)
 from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
 from evalharness.backends.base import Backend, Prompt, TensorBackend
 from evalharness.engine.cache import ResponseCache
@@ -73,6 +81,7 @@ class Engine:
     ) -> None:
         if unsupported_options not in ("refuse", "warn"):
             raise ConfigError(f"unsupported_options must be 'refuse' or 'warn', got {unsupported_options!r}")
+        check_instance("chat_template", chat_template, ChatTemplateOptions, optional=True)
         self._backend = backend
         self._fallback = Fallback(fallback_backend) if fallback_backend is not None else None
         self._chat_template = chat_template or ChatTemplateOptions()
@@ -151,6 +160,8 @@ class Engine:
         Sample k is drawn with the options' seed plus k, so sample 0 equals a single sample. `ConfigError` for several samples of greedy
         options, which would be equal.
         """
+        check_requests(requests)
+        check_instance("options", options, GenerationOptions)
         each = options_of_samples(options, num_samples)
         repeated = [request for request in requests for _ in each]
         results = self._batch(repeated, each * len(requests), plugins)
@@ -245,7 +256,8 @@ class Engine:
         `next_job()` is called whenever the backend has room and no request is waiting: the job that it returns, made by `prepare_join`,
         runs in this call, too. It returns None if there is none now; most backends ask again while requests run.
         """
-        each = [options] * len(requests) if isinstance(options, GenerationOptions) else list(options)
+        check_requests(requests)
+        each = _each_options(options, len(requests))
         if len(each) != len(requests):
             raise ValueError(f"{len(requests)} requests but {len(each)} options; give one for all or one per request")
         if not requests:
@@ -301,6 +313,17 @@ class Engine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _each_options(options: Any, num_requests: int) -> list[GenerationOptions]:
+    if isinstance(options, GenerationOptions):
+        return [options] * num_requests
+    each = list(options) if isinstance(options, (list, tuple)) else [options]
+    for one in each:
+        if not isinstance(one, GenerationOptions):
+            hint = "; GenerationOptions.from_mapping makes them of plain data" if isinstance(one, Mapping) else ""
+            raise ContractTypeError(f"options must be GenerationOptions, or a list of them, got {shown(one)} ({type(one).__name__}){hint}")
+    return each
 
 
 def _warn(message: str) -> None:
