@@ -315,12 +315,23 @@ class ModelLoadConfig:
             raise ContractValueError("model.model_name_or_path is empty; give the path of a checkpoint directory")
         for name in ("torch_dtype", "device", "attn_implementation", "variant", "adapter_path"):
             check_text(f"model.{name}", getattr(self, name), optional=True)
+        self._check_devices()
         check_boolean("model.trust_remote_code", self.trust_remote_code)
         check_boolean("model.allow_pickle", self.allow_pickle)
         if self.variant is not None:
             if self.variant.lower() not in ("vlm", "text"):
                 raise ContractValueError(f"model.variant must be 'vlm', 'text' or None, got {self.variant!r}")
             object.__setattr__(self, "variant", self.variant.lower())
+
+    def _check_devices(self) -> None:
+        if self.device is not None and self.device_map is not None:
+            raise ContractValueError(
+                f"model.device={self.device!r} and model.device_map={self.device_map!r} both say where the weights go; give one of them"
+            )
+        places = self.device_map.values() if isinstance(self.device_map, Mapping) else (self.device_map,)
+        for name, place in (("device", self.device), *(("device_map", place) for place in places)):
+            if str(plain_name(place)).partition(":")[0] in ("meta", "disk"):
+                raise ContractValueError(f"model.{name} names {place!r}, where there are no weights in memory; give cpu or a GPU")
 
 
 @named_arguments()
@@ -365,6 +376,9 @@ class VlmPreprocessOptions:
         if self.max_pixels is not None and self.min_pixels is not None and self.min_pixels > self.max_pixels:
             raise ContractValueError(f"preprocess.min_pixels ({self.min_pixels}) must not exceed preprocess.max_pixels ({self.max_pixels})")
         check_boolean("preprocess.do_resize", self.do_resize, optional=True)
+        for name in ("max_pixels", "min_pixels"):
+            if self.do_resize is False and getattr(self, name) is not None:
+                raise ContractValueError(f"preprocess.{name} changes nothing where preprocess.do_resize is False; leave one of them out")
         check_boolean("preprocess.pad_token_fallback", self.pad_token_fallback)
         for name in ("padding_side", "truncation_side"):
             check_text(f"preprocess.{name}", getattr(self, name))

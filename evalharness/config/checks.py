@@ -8,6 +8,7 @@ from typing import NamedTuple
 from evalharness.api.errors import ConfigError, nearest_folder
 from evalharness.api.hooks import GenerationPlugin
 from evalharness.backends import AUTO
+from evalharness.backends.option_support import SHIPPED
 from evalharness.config import RunConfig
 from evalharness.config.kinds import shown
 from evalharness.config.options import OPTIONS, read_shard
@@ -40,10 +41,9 @@ def constraints_of(run: RunConfig) -> BackendConstraints:
     """Return the constraints of command line and environment; options of settings files wait for their backend and constrain nothing."""
     candidates, narrowed_by = CANDIDATES, []
     for option in OPTIONS:
-        if option.only_for and _is_for_this_run(run, option.name):
-            if not set(candidates) <= set(option.only_for):
-                narrowed_by.append(option.flag)
-            candidates = tuple(name for name in candidates if name in option.only_for)
+        if _is_for_this_run(run, option.name) and not all(map(option.is_for, candidates)):
+            narrowed_by.append(option.flag)
+            candidates = tuple(filter(option.is_for, candidates))
     for text, plugin in zip(run.plugin, run.plugins, strict=True):
         if not all(_runs(plugin, name) for name in candidates):
             narrowed_by.append(f"--plugin {text}")
@@ -107,8 +107,8 @@ def _check_auto(config: RunConfig) -> None:
 def _check_backend_options(config: RunConfig) -> None:
     running = set(possible_backends(config))
     for option in OPTIONS:
-        if option.only_for and _is_for_this_run(config, option.name) and not running.intersection(option.only_for):
-            wanted = " or ".join(option.only_for)
+        if _is_for_this_run(config, option.name) and not any(map(option.is_for, running)):
+            wanted = " or ".join(option.only_for or sorted(filter(option.is_for, SHIPPED)))
             raise ConfigError(
                 f"{_named(config, option.name)} is honoured by {wanted} only, but the run is on {_named(config, 'backend')}; "
                 f"leave it out or add --backend {wanted}"

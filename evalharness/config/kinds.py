@@ -346,7 +346,9 @@ ENV_PREFIX = "EVALHARNESS_"
 
 @dataclass(frozen=True)
 class Option:
-    """An option and its name in every place. `only_for` names the backends that honour it, () for all.
+    """An option and its name in every place.
+
+    `only_for` names the backends that honour it, () for all; `not_for` those of this package that do not: other packages' may.
 
     `table` is the table of the settings files that holds its key, None for the top level.
     """
@@ -357,10 +359,15 @@ class Option:
     default: Any = None
     metavar: str = ""
     only_for: tuple[str, ...] = ()
+    not_for: tuple[str, ...] = ()
     table: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metavar", self.metavar or self.kind.metavar or self.name.upper())
+
+    def is_for(self, backend: str) -> bool:
+        """Return whether a backend honours the option."""
+        return backend not in self.not_for and (not self.only_for or backend in self.only_for)
 
     @property
     def key(self) -> str:
@@ -392,9 +399,11 @@ class Option:
 
 
 @overload
-def option(kind: Kind[T], help: str, *, default: T, metavar: str = "", only_for: tuple[str, ...] = ()) -> T: ...
+def option(
+    kind: Kind[T], help: str, *, default: T, metavar: str = "", only_for: tuple[str, ...] = (), not_for: tuple[str, ...] = ()
+) -> T: ...
 @overload
-def option(kind: Kind[T], help: str, *, metavar: str = "", only_for: tuple[str, ...] = ()) -> T | None: ...
+def option(kind: Kind[T], help: str, *, metavar: str = "", only_for: tuple[str, ...] = (), not_for: tuple[str, ...] = ()) -> T | None: ...
 def option(kind: Kind[Any], help: str, *, default: Any = None, **keywords: Any) -> Any:
     """Return the dataclass field of an option; typed as its value, so that mypy checks the field's annotation against its kind.
 

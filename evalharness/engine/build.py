@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from evalharness.api.checks import check_instance, check_text
@@ -12,7 +13,8 @@ from evalharness.api.errors import ConfigError, ContractTypeError
 from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends import AUTO, known_backends, load_backend_class, unknown_backend
 from evalharness.backends.base import Backend
-from evalharness.engine.engine import Engine
+from evalharness.backends.option_support import LoadOptions
+from evalharness.engine.engine import Engine, warn
 from evalharness.hardware.auto_backend import choose_backend
 
 
@@ -79,19 +81,32 @@ def build_engine(
     if chosen is not None:
         backend = chosen.backend
         fallback_backend = None if fallback_backend == backend else fallback_backend
-    preprocess = preprocess or VlmPreprocessOptions()
-    vllm_options = vllm_options or VllmEngineOptions()
-    fallback = None
-    if fallback_backend is not None:
-        if fallback_backend not in known_backends():
-            raise ConfigError(f"fallback backend {unknown_backend(fallback_backend)}")
-        fallback = lambda: build_backend(fallback_backend, config, preprocess, vllm_options, server_options)  # noqa: E731
-    primary = build_backend(backend, config, preprocess, vllm_options, server_options)
+    given = LoadOptions(
+        config, preprocess or VlmPreprocessOptions(), vllm_options or VllmEngineOptions(), server_options or ServerOptions()
+    )
+    if fallback_backend is not None and fallback_backend not in known_backends():
+        raise ConfigError(f"fallback backend {unknown_backend(fallback_backend)}")
+    for notice in given.check(backend, fallback_backend):
+        (on_notice or warn)(notice)
+    fallback = None if fallback_backend is None else partial(_load, fallback_backend, given)
+    primary = _load(backend, given)
+    if primary.processor is None and not _leaves_images_alone(given.preprocess):
+        (on_notice or warn)(f"preprocess.max_pixels, min_pixels and do_resize change nothing: {config.model_name_or_path} takes no images")
     engine = Engine(
         primary, fallback_backend=fallback, chat_template=chat_template, unsupported_options=unsupported_options, on_notice=on_notice
     )
     engine.chosen = None if chosen is None else chosen.why
     return engine
+
+
+def _load(backend: str, given: LoadOptions) -> Backend:
+    options = given.honoured_by(backend)
+    return build_backend(backend, options.model, options.preprocess, options.vllm, options.server)
+
+
+def _leaves_images_alone(preprocess: VlmPreprocessOptions) -> bool:
+    """Return whether images are left as the checkpoint has them."""
+    return (preprocess.max_pixels, preprocess.min_pixels, preprocess.do_resize) == (None, None, None)
 
 
 def _check_arguments(backend: object, config: object) -> None:

@@ -86,7 +86,7 @@ class Engine:
         self._fallback = Fallback(fallback_backend) if fallback_backend is not None else None
         self._chat_template = chat_template or ChatTemplateOptions()
         warn_only = unsupported_options == "warn"
-        self._jobs = JobMaker(backend, self._fallback, self._chat_template, warn_only=warn_only, on_notice=on_notice or _warn)
+        self._jobs = JobMaker(backend, self._fallback, self._chat_template, warn_only=warn_only, on_notice=on_notice or warn)
         self._lock = threading.RLock()
         self.weights = EngineWeights(backend, self._fallback, self._lock)
         self._cache: ResponseCache | None = None
@@ -326,7 +326,8 @@ def _each_options(options: Any, num_requests: int) -> list[GenerationOptions]:
     return each
 
 
-def _warn(message: str) -> None:
+def warn(message: str) -> None:
+    """Warn with `EngineWarning`, at the place of the engine's caller."""
     warnings.warn(message, EngineWarning, stacklevel=3)
 
 

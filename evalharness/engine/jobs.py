@@ -16,6 +16,7 @@ from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import Request, VlmGenerationRequest, nothing_ran
 from evalharness.api.scoring import ScoringRequest, chat_of
 from evalharness.backends.base import Backend, Capabilities, Prompt
+from evalharness.backends.option_support import WITHOUT_EFFECT
 from evalharness.engine.chat_template import check_template_owner, knows_enable_thinking
 from evalharness.engine.prompts import PreparedRequest, PromptBuilder, check_options
 
@@ -223,6 +224,8 @@ class JobMaker:
                 self._notice_thinking(backend, owner)
         honoured = {key: self._honoured(backend, value) for key, value in {id(options): options for *_, options in numbered}.items()}
         for value, _ in honoured.values():
+            if value.pad_token_id is not None:
+                self._notice(f"options.pad_token_id={value.pad_token_id} changes no answer: {WITHOUT_EFFECT['options.pad_token_id']}")
             backend.check_plan(builder.sampling_plan(value))
         each = tuple(JobRequest(position, request, *honoured[id(options)], builder) for position, request, options in numbered)
         return Job(backend, note, weight_version, each)

@@ -274,7 +274,7 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
     """Return the loaded engine; errors of the backend's start propagate. `on_notice`: see `Engine`."""
     from evalharness.engine.build import build_engine  # loads the backend's libraries
 
-    options = _options_for(spec.backend, run)
+    options = _options_for(spec, run)
     return build_engine(
         spec.backend,
         load_config(spec, run),
@@ -284,8 +284,6 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
             distributed_executor_backend=options["distributed_executor_backend"],
             gpu_memory_utilization=options["gpu_memory_utilization"],
             max_model_len=options["max_model_len"],
-            trust_remote_code=run.trust_remote_code,
-            dtype=spec.dtype,
             enforce_eager=options["enforce_eager"],
             extra=options["engine_option"],
         ),
@@ -300,7 +298,7 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
         chat_template=ChatTemplateOptions(
             enable_thinking=run.thinking, thinking_marks=run.thinking_marks.partition(",")[::2] if run.thinking_marks else DEFAULT_MARKS
         ),
-        preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),
+        preprocess=VlmPreprocessOptions(max_pixels=options["max_pixels"], min_pixels=options["min_pixels"]),
         fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,
         unsupported_options=run.unsupported_options,
         on_notice=on_notice,
@@ -309,19 +307,22 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
 
 def load_config(spec: EngineSpec, run: RunConfig) -> ModelLoadConfig:
     """Return which weights an engine of the spec loads, and how."""
-    options = _options_for(spec.backend, run)
+    options = _options_for(spec, run)
     return ModelLoadConfig(
         spec.base_path or spec.checkpoint_path,
         torch_dtype=spec.dtype,
         device=options["device"],
         attn_implementation=options["attn_implementation"],
-        trust_remote_code=run.trust_remote_code,
-        allow_pickle=run.allow_pickle,
-        variant=run.variant,
+        trust_remote_code=options["trust_remote_code"],
+        allow_pickle=options["allow_pickle"],
+        variant=options["variant"],
         adapter_path=spec.checkpoint_path if spec.base_path is not None else None,
     )
 
 
-def _options_for(backend: str, run: RunConfig) -> dict[str, Any]:
-    """Return every option's value, with the default for options that concern only other backends of the matrix."""
-    return {option.name: getattr(run, option.name) if concerns(option, backend, run) else option.default for option in OPTIONS}
+def _options_for(spec: EngineSpec, run: RunConfig) -> dict[str, Any]:
+    """Return every option's value, with the default for options that concern only other engines of the matrix."""
+    return {
+        option.name: getattr(run, option.name) if concerns(option, spec.backend, run, spec.variant) else option.default
+        for option in OPTIONS
+    }
