@@ -148,7 +148,7 @@ def _generate(
         load_s, started = time.monotonic() - started, time.monotonic()
         ready: dict[int, dict[str, Any]] = {}
         num_yielded = 0
-        for place, outcome in engine.stream([question.request for question, _ in samples], options):
+        for place, outcome in engine.stream([question.request for question, _ in samples], options, plugins=run.plugins):
             question, sample = samples[place]
             row: dict[str, Any] = {
                 "id": question.id,

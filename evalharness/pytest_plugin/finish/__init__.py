@@ -26,14 +26,15 @@ from evalharness.runs.schema import BaselineFacts, EvalLine, GateVerdict, Row, R
 from evalharness.runs.workers import engine_entries
 
 
-def start_run(state: EvalSession) -> None:
+def start_run(state: EvalSession, *, is_late: bool = False) -> None:
     """Write run.json with options and environment; `RecordError` if the run's folder is taken or cannot be written.
 
-    The run has begun, so that it can be resumed and has reports, once the journal says what was collected.
+    The run has begun, so that it can be resumed and has reports, once the journal says what was collected. `is_late`: workers have written
+    into the folder already.
     """
     environment = environment_facts(state.context.root)
     if state.context.resumed is None:
-        _make_folder(state)
+        _make_folder(state, is_late=is_late)
     state.run_file_at_start = {
         "run_id": state.context.run.run_id,
         "command": shown_command(sys.argv, state.context.root),
@@ -54,11 +55,13 @@ def start_run(state: EvalSession) -> None:
     state.has_started_run = True
 
 
-def _make_folder(state: EvalSession) -> None:
+def _make_folder(state: EvalSession, *, is_late: bool) -> None:
     journal_dir = state.context.run_dir / "journal"
     try:
         state.context.run_dir.mkdir(parents=True, exist_ok=True)
-        journal_dir.mkdir()  # fails if it is there: of two runs started with one id, one gets it
+        journal_dir.mkdir(
+            exist_ok=is_late and not (state.context.run_dir / "run.json").exists()
+        )  # fails if it is there: of two runs started with one id, one gets it
     except FileExistsError:
         name = state.context.run.run_id
         raise RecordError(
