@@ -12,7 +12,8 @@ import re
 import signal
 import threading
 import time
-from contextlib import nullcontext
+from collections.abc import Generator
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -126,12 +127,15 @@ class Progress:
 class EndSignals:
     """Ends a run on SIGTERM and SIGHUP as Ctrl-C does, with everything written; by default they end a process at once.
 
-    From `take` to `give_back`. A signal that is ignored (nohup) or handled by others stays as it is.
+    From `take` to `give_back`; once all is `written`, the first one changes nothing any more: the process is about to end by itself.
+    A signal that is ignored (nohup) or handled by others stays as it is.
     """
 
     def __init__(self) -> None:
         self.received: str | None = None
         """The name of the last one."""
+        self.written = False
+        """Whether the end of the run has been written."""
         self._before: dict[int, Any] = {}
 
     def take(self) -> None:
@@ -149,6 +153,9 @@ class EndSignals:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number).name
+        if self.written:
+            self.give_back()  # a second one ends the process at once, whatever it waits for
+            return
         on_interrupt = signal.getsignal(signal.SIGINT)
         if callable(on_interrupt):
             on_interrupt(signal.SIGINT, frame)
@@ -177,6 +184,7 @@ class Reporting:
         self.interrupted: str | None = None
         self.signals = EndSignals()
         self.summary = ""
+        self._is_ending = False
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, Any] | None:
         """Give misses and invalid samples names and letters of their own; with a live line no letters are shown."""
@@ -194,6 +202,8 @@ class Reporting:
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Count; `--lf` and `--sw` treat misses and invalid samples as failures."""
+        if self.signals.received is not None:  # what a destructor or a weak reference's callback was interrupted by, Python ignores
+            raise KeyboardInterrupt
         if report.when in ("teardown", "???"):
             self.put_back.pop(report.nodeid, None)
         facts = getattr(report, "evalharness", None)
@@ -238,8 +248,30 @@ class Reporting:
         by = self.signals.received
         self.interrupted = shorten(str(excinfo.value)) or ("interrupted by the user" if by is None else f"interrupted by {by}")
 
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
+        """Write the end of a run that is interrupted only now, while fixtures are torn down; the next interruption ends that at once."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
+            if self._state.has_started_run:
+                self._end_interrupted(session)
+        finally:
+            self.signals.written = True
+
+    def _end_interrupted(self, session: pytest.Session) -> None:
+        if not self._is_ending:
+            self.pytest_keyboard_interrupt(pytest.ExceptionInfo.from_current())
+            with suppress(KeyboardInterrupt):
+                self._state.close()
+                return self.finish(session, pytest.ExitCode.INTERRUPTED)
+        again = f"evalharness report {self._state.context.run_dir} makes the reports of it"
+        self.problem = f"interrupted while the end of the run was written; the results are safe in the journal: {again}"
+
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write all results and reports, judge the gates, and set the session's exit code; what fails becomes `problem`."""
+        self._is_ending = True
         if self.progress is not None:
             self.progress.clear()
         ended = str(session.shouldfail or session.shouldstop or self.interrupted or "")

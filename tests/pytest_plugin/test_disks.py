@@ -234,3 +234,41 @@ def test_a_run_that_cannot_begin_for_want_of_descriptors_says_so_and_leaves_its_
     assert os.strerror(errno.EMFILE) in run.output
     monkeypatch.delenv("NO_MORE_FILES")
     assert project.run("--run-id", "r", apart=True).exit_code == 0
+
+
+DYING = """
+import os, pytest
+from evalharness.pytest_plugin.distributed import crashes
+
+def failing(*arguments): raise OSError({number}, os.strerror({number}))
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_testnodedown(node, error):
+    if error is not None:
+        {what}
+"""
+KILLED = """
+import os, pytest
+
+@pytest.mark.gate("x >= 1")
+def test_s(case, generation, score):
+    if case.id == "c1": os._exit(1)
+    score(x=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [
+        pytest.param(errno.ENOSPC, "os.write = failing", id="full-disk"),
+        pytest.param(
+            errno.EMFILE, "from evalharness.pytest_plugin.distributed import crashes; crashes.last_signs = failing", id="descriptors"
+        ),
+    ],
+)
+def test_a_death_that_cannot_be_noted_ends_the_run_as_documented(project: Project, number: int, what: str) -> None:
+    project.write(test_a=MARK + KILLED, conftest=DYING.format(number=number, what=what))
+    run = project.run("--run-id", "r", mode="n2")
+    assert run.exit_code == BROKEN, run.output
+    assert "INTERNALERROR" not in run.output
+    assert "the run cannot go on: " in run.output
