@@ -7,6 +7,7 @@ leave.
 from __future__ import annotations
 
 import copy
+import errno
 import html
 import re
 import signal
@@ -27,6 +28,7 @@ from evalharness.api.errors import BROKEN, RecordError
 from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
+from evalharness.pytest_plugin.options import asked_on_command_line
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
 from evalharness.report.text import duration_text, terminal_text
 from evalharness.runs.records import collector
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
 CONTROLLER_NAMES = ("main", "controller")
 """The names of processes that report; all others are workers."""
+CANNOT_BEGIN = "the run cannot begin"
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EAGAIN)
+_SYSTEM_ERROR = re.compile(r"\[Errno (\d+)\] .+")
 _TERMINAL_EVERY_S = 0.2
 _PIPE_EVERY_S = 30.0
 _END_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -165,7 +170,7 @@ class EndSignals:
 
 def cannot_begin(error: OSError) -> pytest.UsageError:
     """Return the error that ends a session whose run could not begin: without it, pytest would take that for its own fault."""
-    return pytest.UsageError(redactor().text(f"the run cannot begin: {error}; start it again once that is mended"))
+    return pytest.UsageError(redactor().text(f"{CANNOT_BEGIN}: {error}; start it again once that is mended"))
 
 
 class Reporting:
@@ -242,6 +247,16 @@ class Reporting:
             plugin = self._config.pluginmanager.get_plugin(name)
             if plugin is not None and hasattr(plugin, "pytest_runtest_logreport"):
                 plugin.pytest_runtest_logreport(report=failed)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excrepr: object) -> None:
+        """End as documented where the machine gives no more files, room or memory, whoever met that: here or in a worker."""
+        found = next((error for error in _SYSTEM_ERROR.finditer(str(excrepr)) if int(error[1]) in _EXHAUSTED), None)
+        if found is None or not (self._state.has_started_run or asked_on_command_line(self._config)):
+            return  # a fault, or a session without evals, which ends as it would without evalharness
+        has_begun = self._state.has_started_run
+        self.interrupted = redactor().text(f"{CANNOT_GO_ON if has_begun else CANNOT_BEGIN}: {found[0]}")
+        raise pytest.exit.Exception(self.interrupted, returncode=BROKEN if has_begun else pytest.ExitCode.USAGE_ERROR)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note why the session breaks off: Ctrl-C, `pytest.exit`, or pytest's own reason."""

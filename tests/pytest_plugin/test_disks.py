@@ -272,3 +272,33 @@ def test_a_death_that_cannot_be_noted_ends_the_run_as_documented(project: Projec
     assert run.exit_code == BROKEN, run.output
     assert "INTERNALERROR" not in run.output
     assert "the run cannot go on: " in run.output
+
+
+ELSEWHERE = """
+import errno, os, pytest
+
+@pytest.hookimpl(tryfirst=True)
+def {hook}:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "mode", "exit_code"),
+    [
+        ("pytest_sessionstart()", "no-xdist", 4),
+        ("pytest_sessionstart()", "n2", 4),
+        ("pytest_runtest_protocol(item)", "no-xdist", BROKEN),
+        ("pytest_runtest_protocol(item)", "n2", BROKEN),
+        ("pytest_runtest_logfinish()", "n2", BROKEN),
+    ],
+)
+def test_descriptors_that_are_missing_in_pytest_or_another_plugin_end_the_run_as_documented(
+    project: Project, hook: str, mode: str, exit_code: int
+) -> None:
+    run = project.write(test_a=GATED, conftest=ELSEWHERE.format(hook=hook)).run("--run-id", "r", mode=mode)
+    assert run.exit_code == exit_code, run.output
+    assert "INTERNALERROR" not in run.output
+    assert f"the run cannot {'go on' if exit_code == BROKEN else 'begin'}: [Errno {errno.EMFILE}]" in run.output
+    if exit_code == BROKEN:
+        assert len(run.rows) == 4
