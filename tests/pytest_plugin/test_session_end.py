@@ -43,10 +43,8 @@ def in_a_destructor():
         def __del__(self): end()
     Ended()
 
-@pytest.fixture(scope="session", autouse=True)
-def server():
-    yield
-    if {when!r} == "teardown": end(); time.sleep(60)
+def pytest_sessionfinish():
+    if {when!r} == "other-plugins-end": end(); time.sleep(60)
 
 def pytest_runtest_teardown(item):
     if {when!r} == "destructor" and "c1" in item.name: in_a_destructor()
@@ -56,7 +54,7 @@ def pytest_terminal_summary():
 """
 
 
-@pytest.mark.parametrize(("when", "exit_code"), [("teardown", 2), ("destructor", 2), ("summary", 0)])
+@pytest.mark.parametrize(("when", "exit_code"), [("other-plugins-end", 2), ("destructor", 2), ("summary", 0)])
 def test_a_signal_at_an_awkward_moment_ends_the_run_as_documented_with_its_reports(project: Project, when: str, exit_code: int) -> None:
     run = project.write(conftest=TERMINATED.format(when=when), test_a=PLAIN).run(apart=True)
     assert run.exit_code == exit_code, run.output
