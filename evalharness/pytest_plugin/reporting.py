@@ -25,13 +25,13 @@ import pytest
 from evalharness.analysis.judge import why_absent
 from evalharness.api.checks import any_text
 from evalharness.api.errors import BROKEN, RecordError
+from evalharness.api.garbage import collector
 from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 from evalharness.pytest_plugin.options import asked_on_command_line
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
 from evalharness.report.text import duration_text, terminal_text
-from evalharness.runs.records import collector
 from evalharness.runs.schema import Row, RunFile
 
 if TYPE_CHECKING:

@@ -77,7 +77,10 @@ class Controller:
     def _signs_of(self, node: Any) -> Path:
         if self._signs is None:
             self._config.stash[REPORTING].signals.take()  # or a signal while workers start would leave the folder
-            self._signs = OwnFolder("signs")
+            try:
+                self._signs = OwnFolder("signs")
+            except OSError as error:
+                raise cannot_begin(error) from error
         return self._signs.path / node.gateway.id
 
     @pytest.hookimpl(optionalhook=True)
