@@ -381,6 +381,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         state.close()
         if state.lock is not None:
             state.lock.close()
+    # Python ends by SIGINT, not with pytest's exit code, where KeyboardInterrupt left a text that was executed (a dataclass being made),
+    # even if it was caught then; the next text makes it forget that.
+    exec("")
 
 
 @pytest.hookimpl(trylast=True)
@@ -389,10 +392,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     state, reporting = session.config.stash[STATE], session.config.stash[REPORTING]
     try:
         state.close()
-        if state.context.worker in CONTROLLER_NAMES and state.has_started_run:
-            reporting.finish(session, exitstatus)
-    except KeyboardInterrupt:  # the second Ctrl-C: end at once, without a traceback
+    except KeyboardInterrupt:
         session.exitstatus = pytest.ExitCode.INTERRUPTED
-        if state.has_started_run:
-            again = f"evalharness report {state.context.run_dir} makes the reports of it"
-            reporting.problem = f"interrupted while the end of the run was written; the results are safe in the journal: {again}"
+        if not state.context.is_worker:
+            raise
+    if state.context.worker in CONTROLLER_NAMES and state.has_started_run:
+        reporting.finish(session, exitstatus)

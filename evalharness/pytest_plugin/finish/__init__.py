@@ -16,6 +16,7 @@ from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_ru
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
 from evalharness.pytest_plugin._pytest_internals import import_module
 from evalharness.pytest_plugin.eval_module import data_folder, marks_of
+from evalharness.pytest_plugin.execution.takeover import forget_in_flight
 from evalharness.pytest_plugin.session import STATE, EvalSession
 from evalharness.runs.command_line import shown_command
 from evalharness.runs.files import RunLock
@@ -80,6 +81,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     """
     state = config.stash[STATE]
     context, origin, run_dir = state.context, state.execution.origin, state.context.run_dir
+    forget_in_flight(run_dir)
     records = read_records(run_dir)
     engines = {spec.id: spec.to_json() for spec in state.registry.known_engines}
     reason = interrupted or "the session ended before it"
