@@ -23,6 +23,11 @@ def parametrised_fixture(metafunc: pytest.Metafunc, name: str) -> Sequence[Any] 
     return metafunc._arg2fixturedefs.get(name)
 
 
+def parameters_of(metafunc: pytest.Metafunc, name: str) -> list[Any]:
+    """Return the parameters of this name that a test has been given already."""
+    return [call.params[name] for call in metafunc._calls if name in call.params]
+
+
 def fixtures_of(item: pytest.Function) -> object:
     """Return the fixture information that all tests of one function share, for lookups by identity."""
     return item._fixtureinfo
@@ -86,6 +91,12 @@ def check_expressions(config: pytest.Config) -> None:
 def add_hint(parser: pytest.Parser, flag: str, hint: str) -> None:
     """Have pytest print a hint beneath its own "unrecognized arguments"."""
     parser.extra_info[flag] = hint
+
+
+def change_usage_errors(parser: pytest.Parser, change: Callable[[str], str]) -> None:
+    """Change the texts of pytest's own usage errors, which repeat what was typed."""
+    raise_error = parser.optparser.error
+    parser.optparser.error = lambda message: raise_error(change(message))  # type: ignore[method-assign]
 
 
 def report_collection(collector: pytest.Collector) -> None:

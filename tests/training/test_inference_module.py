@@ -174,6 +174,7 @@ def test_gradients_reach_the_weights_as_the_grad_mode_of_torch_says(real: Infere
     assert result.logprobs.flatten().tolist() == pytest.approx(old.flatten().tolist(), abs=1e-4)
 
 
+@pytest.mark.engine
 def test_logits_that_a_backend_has_not_are_refused_before_anything_is_generated() -> None:
     asked: list[str] = []
     found = module(lambda prompt: asked.append(prompt.text) or "x")
@@ -218,6 +219,7 @@ def test_a_backend_of_ones_own_is_a_subclass() -> None:
         InferenceModule("model", Parrot())
 
 
+@pytest.mark.engine
 def test_a_closed_module_says_so() -> None:
     found = module()
     found.close()

@@ -16,6 +16,7 @@ from evalharness.api.errors import CheckpointError
 from evalharness.backends import AUTO
 from evalharness.checkpoints.discovery import find_models, training_facts
 from evalharness.checkpoints.gguf import refuse_gguf
+from evalharness.checkpoints.hub import hub_facts
 from evalharness.checkpoints.identity import fingerprint_adapted, fingerprint_of, stamp_of
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.config import RunConfig
@@ -57,6 +58,8 @@ class EngineSpec:
     """How the weights are kept in fewer bits, as the checkpoint says."""
     training: Mapping[str, Any] | None = None
     """Step, epoch and time of saving, where trainer_state.json tells."""
+    hub: Mapping[str, Any] | None = None
+    """Name, revision and licence's file of a checkpoint from the hub."""
 
     def to_json(self) -> EngineEntry:
         """Return plain JSON data."""
@@ -98,8 +101,8 @@ def engine_specs(
     dtypes = run.dtype or (None,)
     real = [name for name in run.backend if name != "fake"]
     if real:
-        paths = find_models(run.model, root, wait_s=run.wait, on_notice=on_notice)
-        how: dict[str, Any] = {"trust_remote_code": run.trust_remote_code, "allow_pickle": run.allow_pickle, "base_model": run.base_model}
+        paths = find_models(run.model, root, wait_s=run.wait, on_notice=on_notice, download=run.download)
+        how: dict[str, Any] = {name: getattr(run, name) for name in ("trust_remote_code", "allow_pickle", "base_model", "download")}
         infos, stamps = [], []
         seen: dict[Path, CheckpointInfo] = {}
         for path in paths:
@@ -123,13 +126,13 @@ def engine_specs(
                 on_notice(notice)
             specs += [
                 EngineSpec(
-                    f"{backend}:{name}{f'@{dtype}' if len(dtypes) > 1 else ''}",
+                    f"{backend}:{name}{f'@{dtype}' if dtype is not None and len(dtypes) > 1 else ''}",
                     backend,
                     name,
                     str(path),
                     info.fingerprint,
                     info.variant,
-                    _not_taken(backend, run),
+                    _not_taken(backend, run, info.variant),
                     dtype,
                     base_path=str(info.base.path) if info.base is not None else None,
                     base_fingerprint=info.base.fingerprint if info.base is not None else None,
@@ -138,12 +141,13 @@ def engine_specs(
                     quantization=info.quantization,
                     chosen=why,
                     training=training_facts(path),
+                    hub=hub_facts(path),
                 )
                 for backend, why in backends[path]
-                for dtype in dtypes
+                for dtype in (dtypes if _DTYPE.is_for(backend) else (None,))
             ]
         order = list(dict.fromkeys(backend for each in backends.values() for backend, _ in each))
-        specs.sort(key=lambda spec: (order.index(spec.backend), dtypes.index(spec.dtype)))
+        specs.sort(key=lambda spec: (order.index(spec.backend), dtypes.index(spec.dtype) if spec.dtype is not None else 0))
     if "fake" in run.backend:
         scripts = _scripts(run)
         names = _script_names(scripts)
@@ -182,6 +186,9 @@ def choices_of_auto(specs: Iterable[EngineSpec]) -> Iterator[str]:
 
 def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
     """Yield command-line options that concern no checkpoint of this run; options in a settings file may be meant for other runs."""
+    for name in OF_IMAGES:
+        if run.origin(name) == "command line" and all((run.variant or spec.variant) == "text" for spec in specs):
+            yield f"--{name.replace('_', '-')} {getattr(run, name)} is not used: no checkpoint of this run takes images"
     if run.origin("base_model") == "command line" and all(spec.base_path is None for spec in specs):
         yield f"--base-model {run.base_model} is not used: no checkpoint of this run is an adapter"
     if idle_devices(run):
@@ -192,14 +199,20 @@ def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
             yield f"--coordinates {pattern}={space} fits no checkpoint of this run: {names}"
 
 
-def _not_taken(backend: str, run: RunConfig) -> tuple[str, ...]:
-    """Return the set options that only other backends of the run take."""
-    return tuple(option.name for option in OPTIONS if run.is_set(option.name) and not concerns(option, backend, run))
+def _not_taken(backend: str, run: RunConfig, variant: str | None = None) -> tuple[str, ...]:
+    """Return the set options that only other engines of the run take."""
+    return tuple(option.name for option in OPTIONS if run.is_set(option.name) and not concerns(option, backend, run, variant))
 
 
-def concerns(option: Option, backend: str, run: RunConfig) -> bool:
-    """Return whether an option means anything to a backend of this run, or to the fallback that it may have."""
-    return not option.only_for or any(name in option.only_for for name in (backend, run.fallback_backend))
+OF_IMAGES = ("max_pixels", "min_pixels")
+_DTYPE = next(option for option in OPTIONS if option.name == "dtype")
+
+
+def concerns(option: Option, backend: str, run: RunConfig, variant: str | None = None) -> bool:
+    """Return whether an option means anything to a checkpoint of a variant on a backend of this run, or on its fallback."""
+    if option.name in OF_IMAGES and (run.variant or variant) == "text":
+        return False
+    return any(option.is_for(name) for name in (backend, run.fallback_backend) if name is not None)
 
 
 def _script_names(scripts: Sequence[str]) -> list[str]:
