@@ -13,6 +13,7 @@ from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
 from evalharness.engine.engine import Engine
 from evalharness.training import EngineBackend, InferenceBackend, InferenceModule, InferenceResult, ToolCallParser, create_inference_module
+from tests.backends.live_models import make_adapter
 from tests.engine.watched import WatchedWeights
 
 SEARCH = {"name": "search", "description": "Search the web", "parameters": {"query": "string"}}
@@ -212,6 +213,8 @@ def test_a_backend_of_ones_own_is_a_subclass() -> None:
     result, calls = found.batch_generate_with_tools(CALL, [SEARCH], max_new_tokens=1)
     assert "You can call these tools" in result.texts[0]
     assert [call.name for call in calls[0]] == ["search"]
+    with pytest.raises(ContractTypeError, match="or an object of a class of InferenceBackend, got the class Parrot"):
+        InferenceModule("model", Parrot)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Parrot is made already: give model and options to its constructor"):
         InferenceModule("model", Parrot())
 
@@ -224,6 +227,23 @@ def test_a_closed_module_says_so() -> None:
     for use in (lambda: found.generate("a"), lambda: found.get_logprobs(["a"], ["b"])):
         with pytest.raises(BackendError, match="backend 'fake' is closed; make a new one"):
             use()
+
+
+def test_every_keyword_of_loading_reaches_the_backend(hf_text_checkpoint: Path, tmp_path: Path, torch_in_one_thread: None) -> None:
+    found = InferenceModule(
+        hf_text_checkpoint,
+        device_map={"": "cpu"},
+        attn_implementation="eager",
+        adapter_path=str(make_adapter(tmp_path / "adapter", 1)),
+        trust_remote_code=False,
+        dtype="bfloat16",
+        variant="text",
+        max_model_len=64,
+    )
+    facts = engine_of(found).describe()
+    assert (facts["device_map"], facts["attn_implementation"], facts["dtype"]) == ({"": "cpu"}, "eager", "bfloat16")
+    assert (facts["adapter"]["ranks"], facts["max_model_len"]) == ([2], 64)
+    found.close()
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
