@@ -135,6 +135,7 @@ _KINDS: Mapping[str, tuple[Mapping[str, _Check], Mapping[str, _Check]]] = {
             "options": _or_null(_list_of(_OBJECT)),
             "num_cases": _count,
             **dict.fromkeys(("notices", "plugins"), _list_of(_text)),
+            "takes_coordinates": _flag,
             "directions": _object_of(_text),
             "code": _object_of(_object_of(_text)),
         },
