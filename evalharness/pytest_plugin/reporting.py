@@ -23,12 +23,12 @@ import pytest
 from evalharness.analysis.judge import why_absent
 from evalharness.api.checks import any_text
 from evalharness.api.errors import BROKEN, RecordError
+from evalharness.api.garbage import collector
 from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
 from evalharness.report.text import duration_text, terminal_text
-from evalharness.runs.records import collector
 from evalharness.runs.schema import Row, RunFile
 
 if TYPE_CHECKING:
@@ -156,6 +156,11 @@ class EndSignals:
             raise KeyboardInterrupt
 
 
+def cannot_begin(error: OSError) -> pytest.UsageError:
+    """Return the error that ends a session whose run could not begin: without it, pytest would take that for its own fault."""
+    return pytest.UsageError(redactor().text(f"the run cannot begin: {error}; start it again once that is mended"))
+
+
 class Reporting:
     """Misses, crashed tests, the live line and the finished run of a process that reports; a plugin of its session."""
 
@@ -235,9 +240,6 @@ class Reporting:
 
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write all results and reports, judge the gates, and set the session's exit code; what fails becomes `problem`."""
-        from evalharness.pytest_plugin.finish import finish_run
-        from evalharness.pytest_plugin.finish.ci_files import add_to_junit_file
-
         if self.progress is not None:
             self.progress.clear()
         ended = str(session.shouldfail or session.shouldstop or self.interrupted or "")
@@ -245,6 +247,9 @@ class Reporting:
             ended = "internal error"
         run_dir, crashes = self._state.context.run_dir, {**self.put_back, **self.crashes}
         try:
+            from evalharness.pytest_plugin.finish import finish_run
+            from evalharness.pytest_plugin.finish.ci_files import add_to_junit_file
+
             code = BROKEN if CANNOT_GO_ON in ended else int(exitstatus)
             run, rows = finish_run(self._config, exit_code=code, interrupted=ended or None, crashes=crashes)
             with collector(on=False):  # not around the eval's own functions

@@ -218,6 +218,18 @@ def test_an_option_that_cannot_be_honoured_is_refused_before_anything_runs_or_li
     assert result.ignored_options == (listed,)
 
 
+def test_an_optional_form_is_listed_where_it_cannot_be_held_and_another_option_is_refused_as_ever() -> None:
+    form = StructuredOutput(choice=("a", "b"), optional=True)
+    for asked in (Engine(backend(cls=TextOnly)), engine(chat_template=ChatTemplateOptions(enable_thinking=True), on_notice=print)):
+        (result,) = asked.generate_text_batch([text("free")], GenerationOptions(structured=form))
+        assert (result.text, result.ignored_options) == ("free", ("structured.choice",))
+    (scripted,) = engine().generate_text_batch([text("free")], GenerationOptions(structured=form))
+    assert (scripted.text, scripted.ignored_options) == ("free", ())
+    wrong = GenerationOptions(structured=form, logprobs=True)
+    fake = backend(cls=TextOnly)
+    refused(UnsupportedOption, "cannot honour: logprobs=True. Leave", lambda: list(Engine(fake).stream([text()], wrong)), fake)
+
+
 def test_options_left_out_with_permission_are_warned_about_once_listed_and_not_passed_on() -> None:
     plans: list[Any] = []
 

@@ -210,3 +210,42 @@ def test_from_whichever_write_on_nothing_more_can_be_written_the_run_ends_as_doc
     if run.exit_code == BROKEN:
         assert os.strerror(number) in run.output
         assert [line for line in read_lines(run.run_dir) if line.values["kind"] == "collected"]
+
+
+LIMITED = """
+import os, pytest, resource
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session):
+    if os.environ.get("NO_MORE_FILES"):
+        soft = len(os.listdir("/proc/self/fd")) - 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+"""
+
+
+def test_a_run_that_cannot_begin_for_want_of_descriptors_says_so_and_leaves_its_name_free(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(test_a=GATED, conftest=LIMITED)
+    monkeypatch.setenv("NO_MORE_FILES", "1")
+    run = project.run("--run-id", "r", apart=True)
+    assert (run.exit_code, "INTERNALERROR" in run.output) == (pytest.ExitCode.USAGE_ERROR, False), run.output
+    assert "the run cannot begin: " in run.output
+    assert os.strerror(errno.EMFILE) in run.output
+    monkeypatch.delenv("NO_MORE_FILES")
+    assert project.run("--run-id", "r", apart=True).exit_code == 0
+
+
+NO_FOLDERS = """
+import errno, os, tempfile
+
+def mkdtemp(*arguments, **keywords): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+tempfile.mkdtemp = mkdtemp
+"""
+
+
+def test_a_run_whose_workers_signs_of_life_have_no_place_cannot_begin(project: Project) -> None:
+    run = project.write(test_a=GATED, conftest=NO_FOLDERS).run("--run-id", "r", mode="n2")
+    assert (run.exit_code, "INTERNALERROR" in run.output) == (pytest.ExitCode.USAGE_ERROR, False), run.output
+    assert f"the run cannot begin: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}" in run.output

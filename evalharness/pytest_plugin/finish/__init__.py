@@ -27,10 +27,13 @@ from evalharness.runs.workers import engine_entries
 
 
 def start_run(state: EvalSession) -> None:
-    """Write run.json with options and environment; `RecordError` if the run's folder is taken or cannot be written."""
+    """Write run.json with options and environment; `RecordError` if the run's folder is taken or cannot be written.
+
+    The run has begun, so that it can be resumed and has reports, once the journal says what was collected.
+    """
+    environment = environment_facts(state.context.root)
     if state.context.resumed is None:
         _make_folder(state)
-    state.has_started_run = True
     state.run_file_at_start = {
         "run_id": state.context.run.run_id,
         "command": shown_command(sys.argv, state.context.root),
@@ -40,7 +43,7 @@ def start_run(state: EvalSession) -> None:
         "baseline": _baseline(state),
         "notices": list(state.registry.notices),
         **state.execution.origin.facts,
-        **environment_facts(state.context.root),
+        **environment,
     }
     if state.context.resumed is not None:
         state.run_file_at_start = state.context.resumed.asked(state.run_file_at_start)
@@ -48,6 +51,7 @@ def start_run(state: EvalSession) -> None:
     # Were the run killed, its report would be made from this.
     engines = [spec.to_json() for spec in state.registry.known_engines]
     state.context.journal.write("collected", {"engines": engines, "nodeids": list(state.execution.plan.units)})
+    state.has_started_run = True
 
 
 def _make_folder(state: EvalSession) -> None:
