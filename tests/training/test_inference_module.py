@@ -159,7 +159,7 @@ def test_the_weights_may_lie_as_a_device_map_says_or_at_a_server(tiny_vlm_checkp
     with_map.close()
     server = LoraServer("vllm")
     try:
-        served = InferenceModule(str(BASE), "vllm", url=server.url)
+        served = create_inference_module(str(BASE), "vllm", url=server.url)
         assert [served.generate("a", temperature=0.0).metadata[0]["backend"] for _ in range(2)] == ["openai"] * 2
         assert len(server.questions()) == 2, "its weights may change unseen, so nothing is taken from a cache"
         served.close()
