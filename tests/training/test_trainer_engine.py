@@ -82,7 +82,7 @@ def test_options_of_servers_are_taken_or_refused_but_never_left_out(server: Lora
         assert engine.performance_counters()["base_url"] == server.url
     with MAXServeEngine(str(BASE), server.url) as engine:
         assert engine.performance_counters()["server"] == "max"
-    with pytest.raises(ConfigError, match="concurrency is an option of servers, which engine 'vllm' is not here; leave it out"):
+    with pytest.raises(ConfigError, match="server.concurrency=2 cannot be honoured by backend 'vllm'; leave it out"):
         create_engine("vllm", str(BASE), concurrency=2)
     with pytest.raises(ConfigError, match="kind 'vlm' of server is unknown; did you mean 'vllm'"):
         OpenAIEngine(str(BASE), server.url, kind="vlm")
