@@ -149,16 +149,16 @@ class EngineBackend(InferenceBackend):
     def get_logits(self, prompts: Sequence[Any], responses: Sequence[Any], *, grad: bool | None = None) -> Any:
         """See `InferenceModule.get_logits`."""
         self._require_logits()
+        logits = self.engine.get_logits(prompts, responses, grad=self._grad(grad))
         from evalharness.backends.tensors import without_gaps
 
-        logits = self.engine.get_logits(prompts, responses, grad=self._grad(grad))
         return self._beside_model(without_gaps(logits.values, logits.mask))
 
     def get_logprobs(self, prompts: Sequence[Any], responses: Sequence[Any], *, grad: bool | None = None) -> Any:
         """See `InferenceModule.get_logprobs`."""
-        from evalharness.backends.tensors import without_gaps
-
         scores = self.engine.get_logprobs(prompts, responses, grad=self._grad(grad))
+        from evalharness.backends.tensors import without_gaps  # torch, which what is refused needs not
+
         return self._beside_model(without_gaps(scores.values, scores.mask))
 
     def _logprobs(self, results: Sequence[EngineResult]) -> Any:
@@ -172,9 +172,11 @@ class EngineBackend(InferenceBackend):
         return values.to(self.model.device) if self.engine.backend.capabilities.supports_logits else values
 
     def _grad(self, wanted: bool | None) -> bool:
+        if wanted is not None or not self.engine.backend.capabilities.supports_logits:
+            return bool(wanted)
         from evalharness.backends.tensors import wants_gradients
 
-        return wanted if wanted is not None else self.engine.backend.capabilities.supports_logits and wants_gradients(self.model)
+        return wants_gradients(self.model)
 
     def _require_logits(self) -> None:
         if not self.engine.backend.capabilities.supports_logits:

@@ -187,6 +187,10 @@ def test_logits_that_a_backend_has_not_are_refused_before_anything_is_generated(
     with pytest.raises(CapabilityError, match="the model of backend 'fake' is not a torch module of this process"):
         _ = found.backend.model
     assert asked == []
+
+
+@pytest.mark.engine
+def test_scores_of_any_backend_are_a_tensor() -> None:
     scored = module(lambda prompt: FakeAnswer("", logprobs=-1.5))
     assert scored.get_logprobs(["a", "b"], ["xy", "z"]).tolist() == [[-1.5, -1.5], [-1.5, 0.0]]
 
