@@ -44,7 +44,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 PERMISSIONS = frozenset({"model.trust_remote_code", "model.allow_pickle", "model.download", "vllm.trust_remote_code"})
 """Options that only allow something: where there is nothing to allow, that is announced."""
 SCRIPTED = (
-    *("max_thinking_tokens", "temperature", "top_p", "repetition_penalty", "do_sample", "no_repeat_ngram_size", "seed", "use_cache"),
+    *("temperature", "top_p", "repetition_penalty", "do_sample", "no_repeat_ngram_size", "seed", "use_cache"),
     "extra_generation_kwargs",
 )
 """Generation options that the backend fake takes and records, but that change none of its answers, which are scripted."""

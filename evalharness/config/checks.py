@@ -138,6 +138,8 @@ def _check_numbers(config: RunConfig) -> None:
 
     if config.devices is not None and config.device is not None and (config.devices == "cpu") != (config.device == "cpu"):
         raise ConfigError(f"{named('devices')} contradicts {named('device')}; give one of them")
+    if config.cache is False and config.cache_dir is not None and config.origin("cache") == config.origin("cache_dir"):
+        raise ConfigError(f"{named('cache')} contradicts {named('cache_dir')}; give one of them")
     if config.temperature == 0 and config.num_samples > 1:
         raise ConfigError(
             f"{named('num_samples')} with {named('temperature')} would give the same text every time; "

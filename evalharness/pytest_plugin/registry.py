@@ -167,8 +167,11 @@ class EvalRegistry:
     def eval_lines(self, items: Iterable[pytest.Item], units: Mapping[str, UnitKey]) -> Iterator[EvalLine]:
         """Yield the journal's line of each eval of these tests, which lets the controller judge without importing its module."""
         tests: dict[str, dict[str, list[str]]] = {}
+        with_coordinates = set()
         for item in items:
             if (unit := units.get(item.nodeid)) is not None:
+                if "coordinates" in getattr(item, "fixturenames", ()):
+                    with_coordinates.add(unit.path)
                 gates = tests.setdefault(unit.path, {})
                 test = test_name(item.nodeid, unit.path, unit.engine)
                 if test not in gates:
@@ -183,6 +186,8 @@ class EvalRegistry:
                 "options": [options.to_json() for options in module.variants],
                 "code": eval_code(self.context.root, path, gates),
             }
+            if path in with_coordinates:
+                facts["takes_coordinates"] = True
             if module.notices:
                 facts["notices"] = list(module.notices)
             if module.directions:

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,6 +113,14 @@ def test_a_placeholder_written_into_a_text_is_refused(processor: Any, real: bool
 def test_a_video_placeholder_is_refused(processor: Any) -> None:
     with pytest.raises(RequestError, match=r"has a video placeholder \(<\|video_pad\|>\); videos cannot be asked"):
         build(text("see <|video_pad|>"), backend=RealBackend.on(processor))
+
+
+@pytest.mark.parametrize("kind", ["audio", "input_audio", "video", "image_url", "input_image", "file"])
+@pytest.mark.parametrize("has_image", [False, True], ids=["text", "image"])
+def test_a_part_of_another_kind_than_text_and_image_is_refused(kind: str, has_image: bool) -> None:
+    parts = ["what?", {"type": kind, kind: "a.wav"}]
+    with pytest.raises(RequestError, match=f"^a message has a part of type '{kind}'; parts are texts, .* or images, .*other media cannot"):
+        build(look(part(photo()), *parts) if has_image else text(parts))
 
 
 def of_length(num_tokens: int, max_new_tokens: int) -> Prompt:
@@ -294,3 +303,16 @@ def test_the_hash_tells_prompts_and_pictures_apart_and_nothing_else() -> None:
 
     assert of("a") == of("a")
     assert len({of("a"), of("b"), of("a", "0"), of("a", "1"), of("a", "0", "1"), of("a", "1", "0")}) == 6
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [((64, 32), True), ((64, 48), False), ((300, 300), False)], ids=str)
+def test_an_image_off_the_patch_grid_that_is_not_resized_is_invalid(size: tuple[int, int], is_taken: bool) -> None:
+    backend = FakeBackend.from_answers(["x"])
+    backend.processor.image_processor = SimpleNamespace(do_resize=False, patch_size=16, merge_size=2)  # type: ignore[attr-defined]
+    request = look(part(photo(size=size)))
+    if is_taken:
+        assert build(request, backend=backend).prompt.num_tokens is None  # the backend counts
+        return
+    problem = rf"image 0 has {size[0]} x {size[1]} pixels, and without resizing \(do_resize=False\) both sides must be multiples of 32"
+    with pytest.raises(ImageError, match=problem):
+        build(request, backend=backend)

@@ -14,6 +14,7 @@ from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
 from evalharness.engine.engine import Engine
 from evalharness.training import EngineBackend, InferenceBackend, InferenceModule, InferenceResult, ToolCallParser, create_inference_module
 from tests.backends.live_models import make_adapter
+from tests.backends.lora_server import BASE, LoraServer
 from tests.engine.watched import WatchedWeights
 
 SEARCH = {"name": "search", "description": "Search the web", "parameters": {"query": "string"}}
@@ -141,6 +142,30 @@ def test_tools_are_offered_and_whole_calls_come_back() -> None:
     assert module(lambda prompt: wrong).batch_generate_with_tools("a", [SEARCH])[1] == [[]]
     [failed] = ToolCallParser().parse(wrong, [SEARCH]).failed
     assert failed.arguments == {"query": 5}
+
+
+def test_without_tools_none_is_offered_and_calls_that_a_model_writes_are_read() -> None:
+    prompts: list[str] = []
+    found = module(lambda prompt: prompts.append(prompt.text) or (CALL if "news" in prompt.text else "no call"))
+    result, calls = found.batch_generate_with_tools(["hello", "news"])
+    assert not any("You can call" in prompt for prompt in prompts)
+    assert (result.texts, [[call.name for call in of_one] for of_one in calls]) == (["no call", CALL], [[], ["search"]])
+
+
+@pytest.mark.engine
+def test_the_weights_may_lie_as_a_device_map_says_or_at_a_server(tiny_vlm_checkpoint: Path) -> None:
+    with_map = InferenceModule(str(tiny_vlm_checkpoint), device_map={"": "cpu"}, attn_implementation="eager")
+    facts = engine_of(with_map).describe()
+    assert (facts["device_map"], facts["attn_implementation"]) == ({"": "cpu"}, "eager")
+    with_map.close()
+    server = LoraServer("vllm")
+    try:
+        served = create_inference_module(str(BASE), "vllm", url=server.url)
+        assert [served.generate("a", temperature=0.0).metadata[0]["backend"] for _ in range(2)] == ["openai"] * 2
+        assert len(server.questions()) == 2, "its weights may change unseen, so nothing is taken from a cache"
+        served.close()
+    finally:
+        server.close()
 
 
 def test_tensors_are_of_responses_alone_and_gaps_count_nothing(real: InferenceModule, torch: Any) -> None:

@@ -274,11 +274,14 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
     """Return the loaded engine; errors of the backend's start propagate. `on_notice`: see `Engine`."""
     from evalharness.engine.build import build_engine  # loads the backend's libraries
 
+    return build_engine(spec.backend, load_config(spec, run), **how_to_build(spec, run), on_notice=on_notice)
+
+
+def how_to_build(spec: EngineSpec, run: RunConfig) -> dict[str, Any]:
+    """Return the arguments of `build_engine` beside backend, checkpoint and `on_notice`."""
     options = _options_for(spec, run)
-    return build_engine(
-        spec.backend,
-        load_config(spec, run),
-        vllm_options=VllmEngineOptions(
+    return {
+        "vllm_options": VllmEngineOptions(
             tensor_parallel_size=options["tensor_parallel_size"],
             pipeline_parallel_size=options["pipeline_parallel_size"],
             distributed_executor_backend=options["distributed_executor_backend"],
@@ -287,7 +290,7 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
             enforce_eager=options["enforce_eager"],
             extra=options["engine_option"],
         ),
-        server_options=ServerOptions(
+        "server_options": ServerOptions(
             server=options["server"],
             base_url=options["base_url"],
             served_model=options["served_model"],
@@ -295,14 +298,13 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
             request_timeout_s=options["request_timeout"],
             adapter_dir=str(options["adapter_dir"]) if options["adapter_dir"] is not None else None,
         ),
-        chat_template=ChatTemplateOptions(
+        "chat_template": ChatTemplateOptions(
             enable_thinking=run.thinking, thinking_marks=run.thinking_marks.partition(",")[::2] if run.thinking_marks else DEFAULT_MARKS
         ),
-        preprocess=VlmPreprocessOptions(max_pixels=options["max_pixels"], min_pixels=options["min_pixels"]),
-        fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,
-        unsupported_options=run.unsupported_options,
-        on_notice=on_notice,
-    )
+        "preprocess": VlmPreprocessOptions(max_pixels=options["max_pixels"], min_pixels=options["min_pixels"]),
+        "fallback_backend": run.fallback_backend if run.fallback_backend != spec.backend else None,
+        "unsupported_options": run.unsupported_options,
+    }
 
 
 def load_config(spec: EngineSpec, run: RunConfig) -> ModelLoadConfig:

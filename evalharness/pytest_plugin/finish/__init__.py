@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -17,6 +17,7 @@ from evalharness.api.errors import BROKEN, BaselineError, RecordError
 from evalharness.pytest_plugin._pytest_internals import import_module
 from evalharness.pytest_plugin.eval_module import data_folder, marks_of
 from evalharness.pytest_plugin.execution.takeover import forget_in_flight
+from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import STATE, EvalSession
 from evalharness.runs.command_line import shown_command
 from evalharness.runs.files import RunLock
@@ -93,7 +94,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     across = across_engines(functions, rows, entries, problems)
     aggregates = [*aggregate_rows(functions, rows, problems), *across.aggregates]
     tables = [*table_entries(functions, rows, problems), *across.tables]
-    outputs = write_outputs(functions, rows, run_dir, context.run, problems)
+    outputs, has_spot_checks = write_outputs(functions, rows, run_dir, context.run, problems)
     at_start = state.run_file_at_start
     baseline, no_regression = at_start.get("baseline"), None
     if baseline is not None:
@@ -106,6 +107,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     run: RunFile = {
         **at_start,
         **origin.facts,  # what was found out meanwhile
+        "idle_options": list(_idle_options(context, records.evals.values(), has_spot_checks=has_spot_checks)),
         "finished_at": utc_now(),
         "duration_s": round(time.monotonic() - context.started_s, 3),
         "interrupted": interrupted,
@@ -121,6 +123,22 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
         run["earlier_problems"] = records.earlier_problems  # what broke then is mended, or has broken again
     write_run_file(run_dir, run)
     return run, rows
+
+
+def _idle_options(context: RunContext, evals: Iterable[EvalLine], *, has_spot_checks: bool) -> Iterator[str]:
+    """Yield the options of the command line that have turned out to concern nothing in the run."""
+    evals, run = list(evals), context.run
+    gates = [gate for entry in evals for gates in entry["tests"].values() for gate in gates]
+    reasons = {
+        "spot": None if has_spot_checks else "no eval of this run has spot checks",
+        "coordinates": None if any(entry.get("takes_coordinates") for entry in evals) else "no test of this run takes `coordinates`",
+        "baseline": None if any(gate.startswith("no_regression") for gate in gates) else "no test of this run has the gate no_regression",
+        "accept_changes": None if run.resume or run.baseline else "it is about resumed runs and baselines, and there is none",
+        **dict.fromkeys(("share_devices", "hang_timeout"), None if context.num_workers else "it is about workers (-n), and there are none"),
+    }
+    for name, reason in reasons.items():
+        if reason is not None and run.origin(name) == "command line" and getattr(run, name):
+            yield f"--{name.replace('_', '-')} changed nothing: {reason}"
 
 
 def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], problems: list[str]) -> list[EvalFunctions]:

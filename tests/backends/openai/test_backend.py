@@ -304,8 +304,8 @@ def test_what_a_server_cannot_do_is_refused_before_anything_is_asked(told: Told)
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"torch_dtype": "float32"}, "model.torch_dtype='float32' cannot be honoured by backend 'openai'; leave it out"),
-        ({"device": "cuda:1"}, "model.device='cuda:1' cannot be honoured by backend 'openai'; leave it out"),
+        ({"torch_dtype": "float32"}, "torch_dtype='float32' cannot be honoured by backend 'openai'; leave it out"),
+        ({"device": "cuda:1"}, "device='cuda:1' cannot be honoured by backend 'openai'; leave it out"),
     ],
     ids=["dtype", "device"],
 )
