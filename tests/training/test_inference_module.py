@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,13 @@ def test_only_deterministic_answers_are_taken_from_the_cache_and_they_can_be_cle
     assert found.generate("a", temperature=0.0).texts == ["5"]
     assert found.generate(["a|||b"], temperature=0.0).texts == ["6"]
     assert found.generate(["a", "b"], temperature=0.0).texts == ["5", "7"]
+
+
+def test_threads_keep_their_own_word_on_the_cache() -> None:
+    found = module(lambda prompt: prompt.text)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: found.generate(f"{number}", use_cache=number % 2 == 0, temperature=0.0), range(200)))
+    assert len(found.generation_cache) == 100
 
 
 def watched() -> tuple[InferenceModule, WatchedWeights]:
@@ -223,7 +231,7 @@ def test_scores_of_any_backend_are_a_tensor() -> None:
 class Parrot(InferenceBackend):
     """Says what it is asked."""
 
-    def generate(self, prompts: Any, **options: Any) -> InferenceResult:
+    def generate(self, prompts: Any, *, cache: Any = None, **options: Any) -> InferenceResult:
         return InferenceResult(
             [f"{text}{options['max_new_tokens']}" for text in prompts], [[1]] * len(prompts), None, None, [{}] * len(prompts)
         )
