@@ -49,9 +49,10 @@ def open_engine(name: str, model: Any, *, url: str | None = None, **options: Any
     if url is not None and not is_server:
         raise ConfigError(f"engine {name!r} runs in this process, so nothing is asked at {url}; leave url out or name a kind of server")
     backend = "openai" if is_server else str(meant.backend)
-    if backend == AUTO and not _VLLM.isdisjoint(options):
+    if backend == AUTO and any(options[option] is not None for option in _VLLM & options.keys()):
         backend = "vllm"  # as on the command line: only it honours them
     _check(name, backend, options)
+    options = {option: value for option, value in options.items() if value is not None}  # None: as if it were not given
     if not isinstance(model, (str, os.PathLike)):
         return _around(name, backend, model, options)
     if companions := sorted(_COMPANIONS & set(options)):

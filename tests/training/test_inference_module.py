@@ -283,6 +283,15 @@ def test_every_keyword_of_loading_reaches_the_backend(hf_text_checkpoint: Path, 
     found.close()
 
 
+@pytest.mark.parametrize(("options", "backend"), [({"tensor_parallel_size": 2}, "vllm"), ({"tensor_parallel_size": None}, "auto")])
+def test_options_of_one_backend_alone_leave_no_choice(monkeypatch: pytest.MonkeyPatch, options: Any, backend: str) -> None:
+    asked = []
+    engine = Engine(FakeBackend.from_answers("x"))
+    monkeypatch.setattr("evalharness.training.opening.build_engine", lambda name, config, **others: asked.append(name) or engine)
+    create_inference_module("model", **options)
+    assert asked == [backend]
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "unknown": ("huggingface", {"attn": "sdpa"}, "engine 'huggingface' has no option 'attn'.* Known: adapter_dir, adapter_path"),
     "other name": ("vllm", {"base_url": "http://h"}, "engine 'vllm' has no option 'base_url'; write url."),
