@@ -14,6 +14,7 @@ from evalharness.api.errors import (
     CapabilityError,
     CheckpointError,
     ConfigError,
+    ContractTypeError,
     ContractValueError,
     RequestsFailed,
     UnsupportedOption,
@@ -70,6 +71,8 @@ def test_what_an_engine_of_this_process_cannot_do_is_refused() -> None:
         scripted(lambda prompt: "x").generate([IDS("a")], 2, 3, 0.0, 1.0)
     with pytest.raises(RequestsFailed, match="1 of 2 requests failed: the prompt has no token ids"):
         scripted(lambda prompt: "x").generate([[], IDS("a")], 1, 3, 0.0, 1.0)
+    with pytest.raises(ContractTypeError, match="path must be the path of a folder, got None"):
+        scripted(lambda prompt: "x").reload_weights(None)  # type: ignore[arg-type]
     with pytest.raises(
         ValueError, match="engine 'x' is unknown. Known: pytorch, huggingface, max, vllm, sglang, trtllm, mlx, openai, auto"
     ):
