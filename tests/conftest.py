@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.user_properties.append(("starts", "vllm"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from all tests, and from what they import: it stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a test that would not be spread or counted as it should; an error at collection would lose its text in a worker."""
@@ -132,12 +144,12 @@ def vllm_vlm_backend(tiny_vlm_checkpoint: Path) -> Iterator[VllmBackend]:
 
 @pytest.fixture(scope="session")
 def vllm_endless() -> Iterator[Engine]:
-    """A running engine on the trained checkpoint `endless`; who swaps that puts it back."""
+    """A running engine on the trained checkpoint `endless`, in one process as on a GPU; who swaps that puts it back."""
     from evalharness.api.options import ModelLoadConfig, VllmEngineOptions
     from evalharness.engine.build import build_engine
 
     path = Path(__file__).parents[1] / "fixtures" / "checkpoints" / "endless"
-    options = VllmEngineOptions(max_model_len=2048)
+    options = VllmEngineOptions(max_model_len=2048, distributed_executor_backend="uni")
     with build_engine("vllm", ModelLoadConfig(str(path), torch_dtype="float32"), vllm_options=options) as engine:
         yield engine
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import multiprocessing
 import os
 import platform
 import shutil
@@ -12,6 +13,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from benchmarks.hostile.files import Damage, damages, make_bases
@@ -19,7 +22,7 @@ from benchmarks.hostile.images import images
 from benchmarks.hostile.readers import READERS
 from benchmarks.hostile.replies import replies
 from benchmarks.hostile.texts import texts
-from benchmarks.hostile.watched import Watched, run_watched
+from benchmarks.hostile.watched import LONG_START_S, START_S, Watched, run_watched
 
 _DEVICE, _OUTSIDE = "/dev/zero", "/etc/hostname"
 
@@ -59,6 +62,7 @@ def main() -> int:
     parser.add_argument("--only", choices=sorted(READERS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=1, help="take only every nth input")
+    parser.add_argument("--jobs", type=int, default=1, help="inputs that are read side by side")
     parser.add_argument("--write", type=Path, help="keep the corpus here, with corpus.tsv: kind, name, bytes, SHA-256")
     options = parser.parse_args()
     num_inputs: Counter[str] = Counter()
@@ -70,20 +74,21 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
         (top / "bases").mkdir()
-        for number, damage in enumerate(corpus(top / "bases", options.seed)):
-            if number % options.every or options.only not in (None, damage.kind):
-                continue
-            num_inputs[damage.kind] += 1
-            digest = hashlib.sha256(b"".join(damage.files.values())).hexdigest()
-            lines.append(f"{damage.kind}\t{damage.name}\t{sum(map(len, damage.files.values()))}\t{digest}\n")
-            for reader, read in READERS[damage.kind].items():
-                folder = top / f"input-{number}"
-                num_bytes = put(damage, folder)
-                done = run_watched(read, folder, num_bytes)
-                _note(f"{damage.kind}: {reader}", damage, num_bytes, done, outcomes, faults, slowest)
-                if options.write is not None and reader == next(iter(READERS[damage.kind])):
+        chosen = [
+            (number, damage)
+            for number, damage in enumerate(corpus(top / "bases", options.seed))
+            if number % options.every == 0 and options.only in (None, damage.kind)
+        ]
+        with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("fork")) as pool:
+            for (number, damage), readings in zip(chosen, pool.map(partial(_readings, top), chosen), strict=True):
+                num_inputs[damage.kind] += 1
+                digest = hashlib.sha256(b"".join(damage.files.values())).hexdigest()
+                num_bytes = sum(map(len, damage.files.values()))
+                lines.append(f"{damage.kind}\t{damage.name}\t{num_bytes}\t{digest}\n")
+                for reader, done in readings.items():
+                    _note(f"{damage.kind}: {reader}", damage, num_bytes, done, outcomes, faults, slowest)
+                if options.write is not None:
                     _keep(damage, options.write / damage.kind / f"{number:04}")
-                shutil.rmtree(folder)
     if options.write is not None:
         (options.write / "corpus.tsv").write_text("".join(lines), encoding="utf-8", errors="backslashreplace")
     counts = ", ".join(f"{count} {kind}" for kind, count in num_inputs.items())
@@ -97,6 +102,18 @@ def main() -> int:
     for fault, inputs in sorted(faults.items(), key=lambda each: -len(each[1])):
         print(f"FAULT {len(inputs)} × {fault}\n      {'; '.join(inputs[:3])}")
     return 1 if faults else 0
+
+
+def _readings(top: Path, given: tuple[int, Damage]) -> dict[str, Watched]:
+    """Return what each reader of its kind did with an input."""
+    number, damage = given
+    done = {}
+    for reader, read in READERS[damage.kind].items():
+        folder = top / f"input-{number}"
+        num_bytes = put(damage, folder)
+        done[reader] = run_watched(read, folder, num_bytes, START_S.get(damage.kind, LONG_START_S))
+        shutil.rmtree(folder)
+    return done
 
 
 def _note(

@@ -25,7 +25,10 @@ from evalharness.api.errors import EvalHarnessError
 
 ROOT = Path(__file__).parents[2]
 SECONDS_A_MB = 2.0
-SECONDS_AT_LEAST = 2.0
+START_S = {"text": 0.1}
+"""What a reader may take besides, by kind of input."""
+LONG_START_S = 2.0
+"""Of all others: commands import statistics, and read and write whole runs."""
 MEMORY_MB = 1_500
 """Beyond what the process has when it begins. A reader may keep a file of a megabyte in some forms, but no bomb."""
 _KILLED_AFTER = 4.0  # times the limit; a reader that is slow is measured, one that hangs is ended
@@ -40,9 +43,9 @@ class Watched:
     faults: list[str] = field(default_factory=list)
 
 
-def run_watched(read: Callable[[Path], Any], folder: Path, num_bytes: int) -> Watched:
+def run_watched(read: Callable[[Path], Any], folder: Path, num_bytes: int, start_s: float) -> Watched:
     """Run `read(folder)` in a child and return what came of it."""
-    limit_s = max(SECONDS_AT_LEAST, SECONDS_A_MB * num_bytes / 1e6)
+    limit_s = start_s + SECONDS_A_MB * num_bytes / 1e6
     inlet, outlet = os.pipe()
     pid = os.fork()
     if pid == 0:

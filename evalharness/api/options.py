@@ -292,7 +292,9 @@ Variant: TypeAlias = Literal["vlm", "text"]
 @named_arguments(**_MEANT_OF_LOADING)
 @dataclass(frozen=True)
 class ModelLoadConfig:
-    """Which checkpoint to load, and how. `variant` None: as its config says. Remote code and pickled weights are off by default.
+    """Which checkpoint to load, and how: a folder, or a name on the hub that its cache has, or that `download` allows to fetch.
+
+    `variant` None: as its config says. Remote code and pickled weights are off by default.
 
     `adapter_path`: the folder of a LoRA adapter whose base is this checkpoint. Paths, torch's dtypes and devices are kept as texts.
     """
@@ -306,6 +308,7 @@ class ModelLoadConfig:
     allow_pickle: bool = False
     variant: Variant | None = None
     adapter_path: str | None = None
+    download: bool = False
 
     def __post_init__(self) -> None:
         for name in ("model_name_or_path", "adapter_path", "torch_dtype", "device"):
@@ -318,6 +321,7 @@ class ModelLoadConfig:
         self._check_devices()
         check_boolean("model.trust_remote_code", self.trust_remote_code)
         check_boolean("model.allow_pickle", self.allow_pickle)
+        check_boolean("model.download", self.download)
         if self.variant is not None:
             if self.variant.lower() not in ("vlm", "text"):
                 raise ContractValueError(f"model.variant must be 'vlm', 'text' or None, got {self.variant!r}")

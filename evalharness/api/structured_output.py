@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from evalharness.api.checks import check_instance, check_json, check_sequence, check_text, known_keys
+from evalharness.api.checks import check_boolean, check_instance, check_json, check_sequence, check_text, known_keys
 from evalharness.api.errors import ContractValueError
 from evalharness.api.json_schema import AnswerDecoder, check_schema, is_match, problems_of
 
@@ -27,7 +27,8 @@ _MAX_DEPTH = 64  # engines build grammars by recursion, in C++
 class StructuredOutput:
     """The form of an answer; set exactly one field. `json_schema`: draft 2020-12; `{"type": "object"}` allows any object.
 
-    `regex` must match the whole answer. `choice`: the allowed texts. `grammar`: EBNF as in llama.cpp (GBNF), starting at `root`. Raises
+    `regex` must match the whole answer. `choice`: the allowed texts. `grammar`: EBNF as in llama.cpp (GBNF), starting at `root`.
+    `optional`: where the backend cannot hold an answer to the form, it is free, and its `ignored_options` say so. Raises
     `ContractTypeError` or `ContractValueError`.
     """
 
@@ -35,8 +36,10 @@ class StructuredOutput:
     regex: str | None = None
     choice: tuple[str, ...] | None = None
     grammar: str | None = None
+    optional: bool = False
 
     def __post_init__(self) -> None:
+        check_boolean("structured.optional", self.optional)
         names = [name for name in STRUCTURES if getattr(self, name) is not None]
         if len(names) != 1:
             raise ContractValueError(f"structured needs exactly one of {', '.join(STRUCTURES)}, got {', '.join(names) or 'none'}")
@@ -86,9 +89,10 @@ class StructuredOutput:
         return hash(json.dumps(self.to_json(), sort_keys=True))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the field that is set, as plain JSON data."""
+        """Return the field that is set, and `optional` where it is, as plain JSON data."""
         value = getattr(self, self.kind)
-        return {self.kind: list(value) if isinstance(value, tuple) else value}
+        form = {self.kind: list(value) if isinstance(value, tuple) else value}
+        return {**form, "optional": True} if self.optional else form
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> StructuredOutput:
@@ -103,7 +107,7 @@ class StructuredOutput:
         return "root ::= " + " | ".join(f'"{_escaped(text)}"' for text in self.choice or ())
 
 
-assert tuple(f.name for f in fields(StructuredOutput)) == STRUCTURES
+assert tuple(f.name for f in fields(StructuredOutput)) == (*STRUCTURES, "optional")
 
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 

@@ -189,7 +189,8 @@ class FakeBackend:
                 return prompt.index, failure_of(error, "preparing the prompt")
         if prompt.response_ids is not None:
             return _scored(prompt, prompt.response_ids, answer)
-        if prompt.plan.structured is not None and not fits(text, prompt.plan.structured):
+        structured = prompt.plan.structured
+        if structured is not None and not structured.optional and not fits(text, structured):
             return prompt.index, GenerationFailure("error", f"the scripted answer is not what structured asks for: {text[:80]!r}")
         ids = self.tokenizer.encode(text)
         if prompt.plan.thinking is not None:

@@ -24,6 +24,7 @@ HONOURED_BY: Mapping[str, frozenset[str]] = {
     "model.attn_implementation": frozenset({"hf"}),
     "model.trust_remote_code": frozenset({"hf", "max", "openai", "vllm"}),
     "model.allow_pickle": frozenset({"hf", "vllm"}),
+    "model.download": frozenset({"hf", "max", "openai", "vllm"}),
     "model.variant": frozenset({"hf", "openai", "vllm"}),
     "model.adapter_path": frozenset({"hf", "openai", "vllm"}),
     **dict.fromkeys(("preprocess.max_pixels", "preprocess.min_pixels", "preprocess.do_resize"), _PIXELS),
@@ -40,7 +41,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "options.pad_token_id": "padding is masked, so its value never matters",
 }
 """Options that change no answer of any backend, and why: they are announced."""
-PERMISSIONS = frozenset({"model.trust_remote_code", "model.allow_pickle", "vllm.trust_remote_code"})
+PERMISSIONS = frozenset({"model.trust_remote_code", "model.allow_pickle", "model.download", "vllm.trust_remote_code"})
 """Options that only allow something: where there is nothing to allow, that is announced."""
 SCRIPTED = (
     *("temperature", "top_p", "repetition_penalty", "do_sample", "no_repeat_ngram_size", "seed", "use_cache"),

@@ -20,6 +20,7 @@ from typing import Any
 from evalharness.api.checks import excerpt
 from evalharness.api.errors import CheckpointError, nearest_folder
 from evalharness.checkpoints.adapter_targets import Targets, check_targets
+from evalharness.checkpoints.hub import folder_of, is_hub_name
 from evalharness.checkpoints.identity import fingerprint_adapter
 from evalharness.checkpoints.weights import ADAPTER_WEIGHTS, find_weights, read_head, read_json, same_tensor, tensor_blocks, tensors_of
 
@@ -40,26 +41,34 @@ _OTHER_SUMS = (
 _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
-def find_base(folder: Path, base_model: Path | None, root: Path) -> Path:
+def find_base(folder: Path, base_model: Path | None, root: Path, *, download: bool = False) -> Path:
     """Return the folder of an adapter's base: `base_model` if given, else what adapter_config.json names.
 
     A name is looked for as a path (absolute; relative to the adapter, to its parent, to `root`), then as a folder beside the
-    adapter. Nothing is downloaded. Raises `CheckpointError` naming where it was looked for.
+    adapter, then in the hub's cache. Raises `CheckpointError` naming where it was looked for.
     """
     if base_model is not None:
+        base_model = folder_of(str(base_model), root=root, download=download) if is_hub_name(str(base_model), root) else base_model
         if not (base_model / "config.json").is_file():
             raise CheckpointError(f"--base-model {base_model} holds no config.json; give the folder of the checkpoint that {folder} adapts")
         return base_model
-    named = read_settings(folder).get("base_model_name_or_path")
+    settings = read_settings(folder)
+    named = settings.get("base_model_name_or_path")
     if not isinstance(named, str) or not named.strip():
         raise CheckpointError(f"{folder / 'adapter_config.json'} names no base; give it with --base-model PATH")
     candidates = [base / named for base in (folder, folder.parent, root)] + [folder.parent / Path(named).name]
     found = next((path for path in candidates if (path / "config.json").is_file()), None)
+    if found is None and is_hub_name(named, root):
+        revision = settings.get("revision")
+        try:
+            return folder_of(f"{named}@{revision}" if isinstance(revision, str) and revision else named, root=root, download=download)
+        except CheckpointError as error:
+            raise CheckpointError(f"the base of adapter {folder}: {error}, or give its folder with --base-model PATH") from error
     if found is None:
         looked = ", ".join(dict.fromkeys(str(path) for path in candidates))
         raise CheckpointError(
             f"the base {named!r} of adapter {folder} is not there (looked for {looked}; the nearest folder that exists is "
-            f"{nearest_folder(candidates[-1])}); give it with --base-model PATH, nothing is downloaded"
+            f"{nearest_folder(candidates[-1])}); give it with --base-model PATH"
         )
     return found.resolve()
 
@@ -151,6 +160,7 @@ def read_adapter(folder: Path, base_shapes: Mapping[str, tuple[int, ...]]) -> Ad
         raise CheckpointError(f"{path} holds no weights; copy it again")
     fit = functools.partial(_fitting, path=path, known=_by_core(base_shapes), base_shapes=base_shapes)
     pairs, whole = _sort_names(shapes, path)
+    targets.check_time([module.removeprefix(_PREFIX) for module in pairs])
     weights = tuple(_lora_weight(module, names, shapes, settings, path, fit) for module, names in sorted(pairs.items()))
     replaced = {fit(name, shapes[name]): name for name in sorted(whole)}
     counts = Counter([*(weight.base_name for weight in weights), *replaced])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,14 @@ _NO_SUCH = "is this the base that it was trained on? (--base-model PATH)"
 # In the files of a base, but no modules of the loaded model: layers that guess further tokens, experts that become one tensor.
 _NOT_LOADED = re.compile(r"(^|\.)(mtp|experts)\.")
 _GUESSES = ".eh_proj.weight"  # what a layer has that guesses the next tokens, and is numbered as the model's own
+_MAX_TRIAL_S = 30
+_TRIAL = """
+import json, re, sys
+expressions, modules = json.load(sys.stdin)
+for expression in map(re.compile, expressions):
+    for module in modules:
+        expression.match(module), expression.fullmatch(module)
+"""
 
 
 class Targets:
@@ -35,11 +46,12 @@ class Targets:
         for key, patterns in self.patterns.items():
             if not isinstance(patterns, Mapping):
                 raise self._problem(f"{key} must be an object, got {patterns!r}")
-        whole = [self.modules] if isinstance(self.modules, str) else []
-        whole += [self._excluded] if isinstance(self._excluded, str) else []
-        for pattern in [*whole, *self._layers_patterns, *(pattern for patterns in self.patterns.values() for pattern in patterns)]:
+        whole = [words for words in (self.modules, self._excluded) if isinstance(words, str)]
+        behind_dots = [pattern for patterns in self.patterns.values() for pattern in patterns]
+        self._expressions = [*whole, *map(_in_layer, self._layers_patterns), *map(_behind_dot, behind_dots)]
+        for pattern, expression in zip([*whole, *self._layers_patterns, *behind_dots], self._expressions, strict=True):
             try:
-                re.compile(pattern)
+                re.compile(expression)
             except (re.error, RecursionError, OverflowError) as error:
                 raise self._problem(f"{pattern!r} is no regular expression: {error}") from error
 
@@ -55,6 +67,21 @@ class Targets:
 
     def _problem(self, text: str) -> CheckpointError:
         return CheckpointError(f"{self._folder / 'adapter_config.json'}: {text}")
+
+    def check_time(self, modules: Sequence[str]) -> None:
+        """Raise `CheckpointError` for expressions that take very long on these modules, as `(a+)+$` may: nothing can stop them here.
+
+        peft uses them in the same way, and a process in which one is at work answers no signal: another process tries them first.
+        """
+        if self._expressions:
+            tried = json.dumps([self._expressions, list(modules)])
+            try:
+                subprocess.run([sys.executable, "-I", "-S", "-c", _TRIAL], input=tried, text=True, timeout=_MAX_TRIAL_S, check=True)
+            except subprocess.TimeoutExpired:
+                expressions = first_names(self._expressions, 3)
+                raise self._problem(
+                    f"the patterns {expressions} take more than {_MAX_TRIAL_S} s on the names of its modules; write simpler ones"
+                ) from None
 
     def names(self, module: str) -> bool:
         """Return whether the settings name a module of the loaded model, by peft's rule (`check_target_module_exists`)."""
@@ -76,8 +103,8 @@ class Targets:
 
     def layer_of(self, module: str) -> int | None:
         """Return the number of the layer that a module is in, by peft's rule."""
-        patterns = [rf"(?:^|.*?\.)(?:{pattern})" for pattern in self._layers_patterns] or [r".*?\.[^.]*"]
-        found = next((match for pattern in patterns if (match := re.match(rf"{pattern}\.(?P<number>\d+)\.", module))), None)
+        expressions = [_in_layer(pattern) for pattern in self._layers_patterns] or [r".*?\.[^.]*\.(?P<number>\d+)\."]
+        found = next((match for expression in expressions if (match := re.match(expression, module))), None)
         return int(found["number"]) if found is not None else None
 
 
@@ -93,6 +120,7 @@ def check_targets(
     loaded = _loaded_names(known, base_shapes)
     modules = list(dict.fromkeys([*adapted, *(name.rpartition(".")[0] for name in loaded.values())]))  # those that patterns mean first
     linear = [name.removesuffix(".weight") for base, name in loaded.items() if len(base_shapes[base]) == 2 and name.endswith(".weight")]
+    targets.check_time(modules)
     if stray := next((module for module in sorted(adapted) if not targets.names(module)), None):
         raise CheckpointError(f"{path} adapts {stray!r}, which adapter_config.json does not name; {_TWO}")
     _check_existence(targets, modules, path)
@@ -143,7 +171,7 @@ def _unknown(targets: Targets, modules: Iterable[str], path: Path) -> Iterator[s
     unknown = [("target_modules", word) for word in (targets.modules if isinstance(targets.modules, list) else ()) if word not in endings]
     for key, patterns in targets.patterns.items():
         for pattern in patterns:
-            fits = re.compile(rf"(.*\.)?({pattern})$")
+            fits = re.compile(_behind_dot(pattern))
             if not any(fits.match(module) for module in modules):
                 unknown.append((key, pattern))
     for key, word in unknown:
@@ -173,6 +201,14 @@ def _loaded_names(known: Mapping[str, str], base_shapes: Mapping[str, tuple[int,
         if not (guesses and base.startswith(guesses)):
             names[base] = prefixes.get(prefix, prefix) + base.removeprefix(prefix)
     return names
+
+
+def _in_layer(pattern: str) -> str:
+    return rf"(?:^|.*?\.)(?:{pattern})\.(?P<number>\d+)\."
+
+
+def _behind_dot(pattern: str) -> str:
+    return rf"(.*\.)?({pattern})$"
 
 
 def _kind(name: str) -> str:

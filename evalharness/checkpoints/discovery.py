@@ -17,6 +17,7 @@ from typing import Any
 from evalharness.api.checks import first_names, is_folder
 from evalharness.api.errors import CheckpointError, nearest_folder
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
+from evalharness.checkpoints.hub import folder_of, is_hub_name
 from evalharness.checkpoints.info import TOKENIZER_FILES, check_folder, natural_key
 from evalharness.checkpoints.weights import ADAPTER_WEIGHTS, PICKLED_SUFFIXES, find_weights, is_adapter, read_head, read_json
 
@@ -28,8 +29,10 @@ _TEMPORARY = re.compile(r"(tmp|temp)[-_.].*|\..*|.*[-_.](tmp|temp|part|partial|i
 _NUMBERED = re.compile(r"checkpoint-[0-9]+")
 
 
-def find_models(patterns: Sequence[str], root: Path, *, wait_s: float, on_notice: Callable[[str], None]) -> list[Path]:
-    """Return the folders and GGUF files that paths and glob patterns name, each once, without those that are still being written.
+def find_models(
+    patterns: Sequence[str], root: Path, *, wait_s: float, on_notice: Callable[[str], None], download: bool = False
+) -> list[Path]:
+    """Return the folders and GGUF files that paths, glob patterns and names on the hub mean, each once, without unfinished ones.
 
     What one pattern matches comes in natural order: checkpoint-200 before checkpoint-1000. A training run's folder that is not a
     checkpoint itself stands for its checkpoint-N folders. Relative patterns are relative to `root`. What is still being written, or
@@ -40,7 +43,7 @@ def find_models(patterns: Sequence[str], root: Path, *, wait_s: float, on_notice
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            folders, doubles = _expand(patterns, root)
+            folders, doubles = _expand(patterns, root, download)
         except CheckpointError:
             if time.monotonic() >= deadline:
                 raise
@@ -61,15 +64,18 @@ def find_models(patterns: Sequence[str], root: Path, *, wait_s: float, on_notice
     return [path for path in folders if path not in skipped]
 
 
-def _expand(patterns: Sequence[str], root: Path) -> tuple[dict[Path, bool], dict[Path, Path]]:
+def _expand(patterns: Sequence[str], root: Path, download: bool) -> tuple[dict[Path, bool], dict[Path, Path]]:
     """Return {folder: whether it was named itself}, and {folder left out: the same one by the name that came first}."""
     folders: dict[Path, tuple[Path, bool]] = {}
     doubles: dict[Path, Path] = {}
     for pattern in patterns:
-        full = root / pattern
+        # What has the form of a name on the hub was not made absolute: the folder may have come since.
+        full = next((place / pattern for place in (root, Path.cwd()) if (place / pattern).exists()), root / pattern)
         # A folder that is literally called "run[1]" is meant as such.
         named = full.exists() or not glob.has_magic(pattern)
-        if named:
+        if not full.exists() and is_hub_name(pattern, root):
+            matches = [folder_of(pattern, root=root, download=download)]
+        elif named:
             check_folder(full)
             matches = checkpoints_in(full) or [full]
             named = matches == [full]

@@ -9,17 +9,17 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from evalharness.api.checks import is_folder
-from evalharness.api.errors import CheckpointError, did_you_mean, nearest_folder
+from evalharness.api.errors import CheckpointError
 from evalharness.api.options import Variant
 from evalharness.checkpoints.adapter import Adapter, find_base, read_adapter, replaces_nothing
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
+from evalharness.checkpoints.hub import hub_facts, why_absent
 from evalharness.checkpoints.identity import REMOTE_CODE_FILES, fingerprint_adapted, fingerprint_of, stamp_of
 from evalharness.checkpoints.weights import base_shapes, find_weights, is_adapter, read_json
 
@@ -111,11 +111,13 @@ def inspect_checkpoint(
     allow_pickle: bool = False,
     base_model: Path | None = None,
     root: Path | None = None,
+    download: bool = False,
 ) -> CheckpointInfo:
     """Return what the checkpoint holds. Raises `CheckpointError` when it is not a checkpoint, is damaged or needs a permission.
 
     A folder with adapter_config.json alone is a LoRA adapter: its base is `base_model`, or looked for, also below `root`
-    (default: the current folder), and both must fit. A GGUF file, or a folder with one and no config.json, is a checkpoint too.
+    (default: the current folder) or by its name on the hub (`download`: fetched where the cache lacks it), and both must fit. A GGUF file,
+    or a folder with one and no config.json, is a checkpoint too.
     """
     folder = Path(path)
     check_folder(folder)
@@ -123,7 +125,7 @@ def inspect_checkpoint(
         gguf = read_gguf(gguf_file)
         return CheckpointInfo(folder, "text", gguf.has_chat_template, quantization=gguf.quantization())
     if is_adapter(folder):
-        base_path = find_base(folder, base_model, root or Path.cwd())
+        base_path = find_base(folder, base_model, root or Path.cwd(), download=download)
         base = inspect_checkpoint(base_path, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
         adapter = read_adapter(folder, base_shapes(base_path))
         if adapter.replaced and replaces_nothing(adapter, base_path):
@@ -170,9 +172,9 @@ def _template(folder: Path) -> Any:
 def name_checkpoints(paths: Iterable[Path]) -> list[str]:
     """Return one short unique name per path, in order, of letters, digits, '.', '_' and '-' only.
 
-    A name is the folder's own; where several would be called the same, parent folders are put before it.
+    A name is the folder's own, or that on the hub; where several would be called the same, parent folders are put before it.
     """
-    parts = [[_safe(part) for part in Path(os.path.abspath(path)).parts[1:]] or ["root"] for path in paths]
+    parts = [[_safe(part) for part in _parts_of(Path(os.path.abspath(path)))] or ["root"] for path in paths]
     depths = [1] * len(parts)
     while True:
         names = ["_".join(folders[-depth:]) for folders, depth in zip(parts, depths, strict=True)]
@@ -189,6 +191,12 @@ def name_checkpoints(paths: Iterable[Path]) -> list[str]:
     return unique
 
 
+def _parts_of(path: Path) -> Sequence[str]:
+    """Return the parts of a path; of a folder in the hub's cache, which is called by a hash, those of its name come last."""
+    facts = hub_facts(path)
+    return path.parts[1:] if facts is None else (*path.parts[1:-1], path.name[:8], *str(facts["name"]).split("/"))
+
+
 def _safe(part: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", part)
 
@@ -203,10 +211,7 @@ def natural_key(path: Path) -> list[list[tuple[int, str]]]:
 def check_folder(folder: Path) -> None:
     """Raise `CheckpointError` unless the path is a folder with something in it that may be a checkpoint, or a GGUF file."""
     if not folder.exists():
-        parent = folder.parent
-        siblings = [entry.name for entry in os.scandir(parent) if is_folder(entry)] if parent.is_dir() else []
-        hint = did_you_mean(folder.name, siblings) or f"; the nearest folder that exists is {nearest_folder(folder)}"
-        raise CheckpointError(f"checkpoint {folder} does not exist{hint}")
+        raise CheckpointError(why_absent(folder))
     if gguf_file_of(folder) is not None:
         return
     if not folder.is_dir():

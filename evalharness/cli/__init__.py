@@ -20,7 +20,7 @@ _SECTIONS = {
     "Start": ("init:init", "doctor:doctor"),
     "Runs": ("show:show", "finished_runs:report", "finished_runs:rescore", "finished_runs:merge", "finished_runs:summary", "export:export"),
     "Comparisons": ("compare:compare", "compare:bless", "compare:timeline"),
-    "Checkpoints": ("generate:generate", "watch:watch"),
+    "Checkpoints": ("generate:generate", "watch:watch", "rules:rules"),
 }
 """Heading of the help → "module:command" of `evalharness.cli.commands`."""
 _MESSAGE_CHARS = 2000

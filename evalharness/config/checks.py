@@ -104,9 +104,16 @@ def _check_auto(config: RunConfig) -> None:
         )
 
 
+def idle_devices(config: RunConfig) -> bool:
+    """Return whether the run's devices mean nothing, as only a server answers: loops that train give them along with its address."""
+    return _is_for_this_run(config, "devices") and set(possible_backends(config)) == {"openai"}
+
+
 def _check_backend_options(config: RunConfig) -> None:
     running = set(possible_backends(config))
     for option in OPTIONS:
+        if idle_devices(config) and option.name == "devices":
+            continue  # a notice says so
         if _is_for_this_run(config, option.name) and not any(map(option.is_for, running)):
             wanted = " or ".join(option.only_for or sorted(filter(option.is_for, SHIPPED)))
             raise ConfigError(

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 from evalharness.api.checks import excerpt, refuse_constant
 from evalharness.api.errors import ConfigError, did_you_mean
+from evalharness.checkpoints.hub import is_hub_name
 
 T = TypeVar("T")
 NumberT = TypeVar("NumberT", int, float)
@@ -301,19 +302,24 @@ def _absolute(text: str, base: Path, kind: Kind[Any], label: str) -> Path:
 
 @dataclass(frozen=True)
 class PathList(Kind[tuple[str, ...]]):
-    """Paths or glob patterns, made absolute; they need not exist."""
+    """Paths or glob patterns, made absolute; they need not exist. With `or_hub_names`, what may be a name on the hub stays as it is."""
+
+    or_hub_names: bool = False
 
     is_list = True
     json_type = list
     legal: str = "a comma-separated list of paths or glob patterns"
 
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[str, ...]:
-        return tuple(str(_absolute(item, base, self, label)) for item in _items(self, raw, label))
+        items = _items(self, raw, label)
+        return tuple(item if self.or_hub_names and is_hub_name(item, base) else str(_absolute(item, base, self, label)) for item in items)
 
 
 @dataclass(frozen=True)
 class Folder(Kind[Path]):
-    """The path of a folder, made absolute; it need not exist."""
+    """The path of a folder, made absolute; it need not exist. With `or_hub_name`, what may be a name on the hub stays as it is."""
+
+    or_hub_name: bool = False
 
     metavar = "FOLDER"
     legal: str = "the path of a folder"
@@ -321,7 +327,7 @@ class Folder(Kind[Path]):
     def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> Path:
         if not isinstance(raw, str) or not raw.strip():
             raise self.refuse(raw, label)
-        return _absolute(raw, base, self, label)
+        return Path(raw) if self.or_hub_name and is_hub_name(raw, base) else _absolute(raw, base, self, label)
 
     def to_json(self, value: Path) -> str:
         return str(value)

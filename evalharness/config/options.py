@@ -88,10 +88,16 @@ class RunConfig:
         metavar="NAME[,NAME…]",
     )
     model: tuple[str, ...] = option(
-        PathList(), "Checkpoint folder, or a pattern such as 'runs/sft-42/checkpoint-*'; repeatable", default=(), metavar="PATH"
+        PathList(or_hub_names=True),
+        "Checkpoint folder, a pattern such as 'runs/sft-42/checkpoint-*', or a name in the hub's cache (ORG/NAME@REVISION); repeatable",
+        default=(),
+        metavar="PATH",
+    )
+    download: bool = option(
+        _FLAG, "Fetch checkpoints from the hub that its cache does not have (default: only use those that are there)", default=False
     )
     base_model: Path | None = option(
-        _FOLDER,
+        Folder(or_hub_name=True),
         "Base checkpoint of the LoRA adapters that --model names (default: the base that adapter_config.json names)",
         only_for=_HF_VLLM,
     )
@@ -174,7 +180,7 @@ class RunConfig:
     )
     distributed_executor_backend: str | None = option(
         Choice(("mp", "ray", "uni", "external_launcher")),
-        "How vLLM runs an engine on several GPUs; ray can use GPUs of other hosts (default: vLLM's choice)",
+        "How vLLM runs an engine; ray can use GPUs of other hosts, uni starts sooner on a CPU (default: vLLM's choice)",
         only_for=_VLLM,
     )
     engine_option: tuple[tuple[str, Any], ...] = option(

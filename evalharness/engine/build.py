@@ -13,7 +13,8 @@ from evalharness.api.errors import ConfigError, ContractTypeError
 from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends import AUTO, known_backends, load_backend_class, unknown_backend
 from evalharness.backends.base import Backend
-from evalharness.backends.option_support import LoadOptions
+from evalharness.backends.option_support import SHIPPED, LoadOptions
+from evalharness.checkpoints.hub import located
 from evalharness.engine.engine import Engine, warn
 from evalharness.hardware.auto_backend import choose_backend
 
@@ -31,6 +32,7 @@ def build_backend(
     constructor names. The `max_model_len` of `vllm_options` applies to every backend.
     """
     backend_class = load_backend_class(name)
+    config = config if name == "fake" else located(config, must_exist=name in SHIPPED)  # others may ask for models by any names
     options = {
         "vllm_options": vllm_options,
         "server_options": server_options or ServerOptions(),

@@ -88,6 +88,10 @@ class ResponseCache:
         self._put_since_eviction = 0
         self._file = _open(folder) if folder is not None else None
 
+    def __len__(self) -> int:
+        """Return the number of answers in memory."""
+        return len(self._entries)
+
     def get(self, key: str, index: int) -> Completion | None:
         """Return a new copy of the answer, for the prompt of that index; None if there is none."""
         with self._lock:

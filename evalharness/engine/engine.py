@@ -264,6 +264,7 @@ class Engine:
             return
         normalised = normalise_plugins(plugins)
         with self._lock, self.weights.kept_for_a_stream():
+            self.weights.require_open()
             jobs = self._jobs.jobs(requests, each, normalised, self.weights.version)
             can_join = len(jobs) == 1 and jobs[0].note is None and not normalised
             for job in jobs:
@@ -283,6 +284,7 @@ class Engine:
         Raises `RequestsFailed`, with an outcome for each request, if one has no prompt, or if `run` raises it. Nothing ran then.
         """
         with self._lock:
+            self.weights.require_open()
             return run(self._jobs.own_job(requests, [options] * len(requests), self.weights.version).prompts())
 
     def prepare_join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
@@ -301,7 +303,8 @@ class Engine:
             return None
 
     def close(self) -> None:
-        """Free the models' memory and end all child processes. Idempotent."""
+        """Free the models' memory and end all child processes; every later call raises `BackendError`. Idempotent."""
+        self.weights.close()
         try:
             self._backend.close()
         finally:

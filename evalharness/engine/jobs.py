@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
-from evalharness.api.errors import CapabilityError, RequestError, UnsupportedOption
+from evalharness.api.errors import CapabilityError, EvalHarnessError, RequestError, UnsupportedOption
 from evalharness.api.hooks import GenerationPlugin, RequestType
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import Request, VlmGenerationRequest, nothing_ran
 from evalharness.api.scoring import ScoringRequest, chat_of
+from evalharness.api.structured_output import StructuredOutput
 from evalharness.backends.base import Backend, Capabilities, Prompt
 from evalharness.backends.option_support import WITHOUT_EFFECT
 from evalharness.engine.chat_template import check_template_owner, knows_enable_thinking
@@ -240,6 +241,10 @@ class JobMaker:
 
     def _honoured(self, backend: Backend, options: GenerationOptions) -> tuple[GenerationOptions, tuple[str, ...]]:
         """Return the options that the backend can honour, and those it cannot; raises unless leaving out is allowed."""
+        structured = options.structured
+        if structured is not None and structured.optional and not self._can_hold(backend, options, structured):
+            honoured, ignored = self._honoured(backend, replace(options, structured=None))
+            return honoured, (*ignored, f"structured.{structured.kind}")
         honoured, ignored = split_options(options, backend.capabilities)
         if ignored:
             listed = ", ".join(ignored)
@@ -251,6 +256,16 @@ class JobMaker:
                 )
             self._notice(f"backend {backend.name!r} ignores: {listed}")
         return honoured, ignored
+
+    def _can_hold(self, backend: Backend, options: GenerationOptions, structured: StructuredOutput) -> bool:
+        if structured.kind not in backend.capabilities.structures:
+            return False
+        try:
+            plan = PromptBuilder(backend, self._chat_template).sampling_plan(split_options(options, backend.capabilities)[0])
+            backend.check_plan(plan)  # a package may be missing, a keyword beyond its grammars, thinking be on
+        except EvalHarnessError:  # where another option is at fault, this error is raised again without the form
+            return False
+        return True
 
     def _notice(self, message: str) -> None:
         if message not in self._noticed:

@@ -35,6 +35,7 @@ class EngineWeights:
     def __init__(self, backend: Backend, fallback: Fallback | None, lock: threading.RLock) -> None:
         self._backend, self._fallback, self._lock = backend, fallback, lock
         self._num_streams = 0
+        self._is_closed = False
         self._num_changes = 0
         self._version = "0"
         self._id = uuid.uuid4().hex
@@ -72,6 +73,15 @@ class EngineWeights:
         watched = self._watched()
         return watched is not None and watched.is_shared
 
+    def close(self) -> None:
+        """Note that the weights are gone, with their engine."""
+        self._is_closed = True
+
+    def require_open(self) -> None:
+        """Raise `BackendError` if the engine is closed."""
+        if self._is_closed:
+            raise BackendError(f"backend {self._backend.name!r} is closed; make a new one")
+
     def identify(self, identity: Mapping[str, Any]) -> None:
         """Set `cache_identity`; changes since the start, or the last swap, are added to it."""
         with self._lock:
@@ -97,6 +107,7 @@ class EngineWeights:
     def swap(self, config: ModelLoadConfig) -> None:
         """Replace the loaded weights with another checkpoint's; after an error the engine can only be closed."""
         with self._lock:
+            self.require_open()
             problem = self.why_not_swap(config)
             if problem is not None or self._backend.weights is None:
                 raise BackendError(f"{config.model_name_or_path} cannot take the place of the loaded checkpoint: {problem}")
@@ -107,7 +118,8 @@ class EngineWeights:
     def reload(self, path: str, *, adapter_path: str | None = None, weight_version: str | None = None) -> WeightReport:
         """Load a checkpoint of the same architecture from `path`, read anew even if the same folder was loaded before.
 
-        Removes the adapter unless one is given. Raises `CheckpointError` for a checkpoint that cannot be used.
+        Removes the adapter unless one is given. On a trainer's own model nothing is loaded, as its weights are there: this and the next two
+        compare them, and count a change. Raises `CheckpointError` for a checkpoint that cannot be used.
         """
         _check_path("path", path)
         if adapter_path is not None:
@@ -181,6 +193,7 @@ class EngineWeights:
 
     def _changeable(self, kind: LiveChange) -> LiveWeights:
         """Return the backend's weights if this change is possible now; raises before anything is touched."""
+        self.require_open()
         if self._num_streams:
             raise BackendError("the engine still generates; finish or close the stream before its weights change")
         if self._fallback is not None:

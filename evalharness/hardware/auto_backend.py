@@ -23,6 +23,7 @@ from typing import Any
 from evalharness.api.errors import CheckpointError
 from evalharness.api.options import ModelLoadConfig
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
+from evalharness.checkpoints.hub import located
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evalharness.config.checks import CANDIDATES, BackendConstraints
 from evalharness.hardware.devices import installed_cards, visible_cards
@@ -104,6 +105,7 @@ def choose_backends(
 
 def choose_backend(config: ModelLoadConfig) -> Chosen:
     """Return the backend for one checkpoint that is not part of a run. Raises `CheckpointError` where none can take it."""
+    config = located(config)
     of_hf = [name for name in ("device", "device_map", "attn_implementation") if getattr(config, name) is not None]
     cpu = "device cpu" if str(config.device).startswith("cpu") else None
     constraints = BackendConstraints(("hf",), tuple(of_hf), cpu) if of_hf else BackendConstraints()

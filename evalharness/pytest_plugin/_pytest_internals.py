@@ -93,6 +93,12 @@ def add_hint(parser: pytest.Parser, flag: str, hint: str) -> None:
     parser.extra_info[flag] = hint
 
 
+def change_usage_errors(parser: pytest.Parser, change: Callable[[str], str]) -> None:
+    """Change the texts of pytest's own usage errors, which repeat what was typed."""
+    raise_error = parser.optparser.error
+    parser.optparser.error = lambda message: raise_error(change(message))  # type: ignore[method-assign]
+
+
 def report_collection(collector: pytest.Collector) -> None:
     """Collect, and report the outcome, such as an error."""
     report = collector.ihook.pytest_make_collect_report(collector=collector)

@@ -20,6 +20,7 @@ from evalharness.analysis.gates import DIRECTIONS, Gate, RegressionGate, parse_g
 from evalharness.api.cases import Case
 from evalharness.api.checks import shown
 from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData, did_you_mean
+from evalharness.api.garbage import collector
 from evalharness.api.hooks import GenerationPlugin, normalise_plugins
 from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
@@ -27,7 +28,6 @@ from evalharness.config.options import DECODING, cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parameters_of, parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
 from evalharness.pytest_plugin.execution.units import misread
-from evalharness.runs.records import collector
 
 
 class CasesNotLoaded(Exception):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import sys
 import traceback
 from collections.abc import Generator, Sequence
 from functools import partial
@@ -13,6 +15,7 @@ import pytest
 
 from evalharness.api.checks import any_text
 from evalharness.api.errors import EvalHarnessError, RecordError
+from evalharness.api.garbage import collector
 from evalharness.api.options import GenerationOptions
 from evalharness.api.redaction import redactor, remember_options, remember_values
 from evalharness.api.requests import Outcome
@@ -31,11 +34,10 @@ from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, n
 from evalharness.pytest_plugin.plain_tests import PlainTest, asks_outside_of_units, takes_engine
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, resume_run
-from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Progress, Reporting, announce, make_safe
+from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Progress, Reporting, announce, cannot_begin, make_safe
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
-from evalharness.runs.records import collector
 
 
 class RunningTests:
@@ -167,6 +169,8 @@ class RunningTests:
     def pytest_unconfigure(self) -> None:
         """Spare pytest's second look for garbage the reports of all tests: its first one has just been."""
         gc.freeze()
+        if "torch" in sys.modules:  # libraries that it loads take what is frozen at exit for leaks, and print thirty lines
+            atexit.register(gc.unfreeze)
 
 
 def _let_pass(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:
@@ -244,6 +248,8 @@ def pytest_configure(config: pytest.Config) -> None:
                 state.execution.engines.check_cache()
         except EvalHarnessError as error:
             raise pytest.UsageError(redactor().text(str(error))) from error
+        except OSError as error:
+            raise cannot_begin(error) from error
 
 
 def _session(context: RunContext, engines: Sequence[EngineSpec] | None = None) -> EvalSession:
@@ -295,6 +301,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, No
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Leave out the tests of evals that a resumed or recorded run does not have."""
+    gc.freeze()  # see pytest_collection_finish
     yield  # raises for an expression of -k or -m that pytest refuses, after which it still ends the collection
     registry = config.stash[STATE].registry
     config.stash[STATE].is_collected = True
@@ -338,6 +345,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 state.heartbeat = start_heartbeat(execution, Path(_given(config)["heartbeat"]))
     except EvalHarnessError as error:
         raise pytest.UsageError(redactor().text(str(error))) from error
+    except OSError as error:
+        raise cannot_begin(error) from error
     # Tests and cases live as long as the session. Looking at all of them in every round of the garbage collector takes
     # several percent of the time of a large run with a quick engine.
     gc.freeze()
@@ -372,6 +381,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         state.close()
         if state.lock is not None:
             state.lock.close()
+    # Python ends by SIGINT, not with pytest's exit code, where KeyboardInterrupt left a text that was executed (a dataclass being made),
+    # even if it was caught then; the next text makes it forget that.
+    exec("")
 
 
 @pytest.hookimpl(trylast=True)
@@ -380,10 +392,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     state, reporting = session.config.stash[STATE], session.config.stash[REPORTING]
     try:
         state.close()
-        if state.context.worker in CONTROLLER_NAMES and state.has_started_run:
-            reporting.finish(session, exitstatus)
-    except KeyboardInterrupt:  # the second Ctrl-C: end at once, without a traceback
+    except KeyboardInterrupt:
         session.exitstatus = pytest.ExitCode.INTERRUPTED
-        if state.has_started_run:
-            again = f"evalharness report {state.context.run_dir} makes the reports of it"
-            reporting.problem = f"interrupted while the end of the run was written; the results are safe in the journal: {again}"
+        if not state.context.is_worker:
+            raise
+    if state.context.worker in CONTROLLER_NAMES and state.has_started_run:
+        reporting.finish(session, exitstatus)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import ConfigError, did_you_mean
-from evalharness.api.redaction import redactor
+from evalharness.api.redaction import redactor, remember_options
 from evalharness.config import RunConfig, resolve
 from evalharness.config.options import ARGUMENTS
-from evalharness.pytest_plugin._pytest_internals import add_hint, rootdir_of_paths
+from evalharness.pytest_plugin._pytest_internals import add_hint, change_usage_errors, rootdir_of_paths
 
 _MARKERS = (
     "eval(cases, request, options=GenerationOptions(), num_samples=1, plugins=(), aggregate=None, across=None, tables=None, "
@@ -35,7 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
-    """Have pytest suggest one of our options beneath its own "unrecognized arguments"."""
+    """Have pytest's own usage errors hide secrets, and suggest one of our options beneath "unrecognized arguments"."""
+    remember_options(args)
+    change_usage_errors(parser, redactor().text)
     known = [option.flag for option in ARGUMENTS]
     for word in parser.parse_known_and_unknown_args(args)[1]:
         flag = word.partition("=")[0]

@@ -170,7 +170,11 @@ class Line(NamedTuple):
 
     def broken(self, problem: str) -> RecordError:
         """Return the error that names the line."""
-        return RecordError(f"{self.path}:{self.number} {problem}; move the line away to read the rest")
+        return _broken(self.path, self.number, problem)
+
+
+def _broken(path: Path, number: int, problem: str) -> RecordError:
+    return RecordError(f"{path}:{number} {problem}; move the line away to read the rest")
 
 
 def read_lines(run_dir: Path) -> Iterator[Line]:
@@ -196,15 +200,14 @@ def read_journal(path: Path) -> Iterator[Line]:
         for number, raw in numbered_lines(file, path):
             if not raw.endswith(b"\n"):
                 break
-            line = Line({}, raw, path, offset, number)
-            offset += len(raw)
             try:
                 values = _decode(raw.decode("utf-8", "surrogatepass"))
             except (ValueError, RecursionError) as error:
-                raise line.broken(f"is not JSON ({error})") from error
+                raise _broken(path, number, f"is not JSON ({error})") from error
             if not isinstance(values, dict) or not isinstance(values.get("kind"), str):
-                raise line.broken("is not a line of a journal, which is a JSON object with a kind")
-            yield line._replace(values=values)
+                raise _broken(path, number, "is not a line of a journal, which is a JSON object with a kind")
+            yield Line(values, raw, path, offset, number)
+            offset += len(raw)
 
 
 class EvalNode(NamedTuple):

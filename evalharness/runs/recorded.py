@@ -54,7 +54,7 @@ class RecordedRun:
         if not run:
             raise RecordError(f"{run_dir} has no run.json, so the options of its cases are unknown; put the run's own run.json back")
         check_types(run, run_dir)
-        if not any((run_dir / "journal").glob("*.jsonl")):
+        if not (run_dir / "journal").is_dir():
             raise RecordError(f"{run_dir} has no journal, which holds the full generations; put the run's own journal/ back")
         try:
             records = read_records(run_dir)

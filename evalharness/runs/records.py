@@ -6,17 +6,16 @@ repeat the same words, so equal values are stored once.
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
 
 from evalharness.api.errors import RecordError
+from evalharness.api.garbage import collector
 from evalharness.runs.journal import Line, encode, read_journal, read_lines, session_of
 from evalharness.runs.line_types import check_line
 from evalharness.runs.schema import (
@@ -191,17 +190,6 @@ def read_case(journal: Path, engine: str, eval_name: str, case_id: str) -> CaseR
         if line.values.get("case_id") == case_id and line.values["kind"] != "row":
             reader.add(line)
     return reader.records.cases.get((journal.stem, engine, eval_name), {}).get(case_id, CaseRecords())
-
-
-@contextmanager
-def collector(*, on: bool) -> Iterator[None]:
-    """Let the garbage collector run or not. Off, it does not walk growing data again and again: rows, tables and tests hold no cycles."""
-    was_on = gc.isenabled()
-    (gc.enable if on else gc.disable)()
-    try:
-        yield
-    finally:
-        (gc.enable if was_on else gc.disable)()
 
 
 class _SharedKeys:

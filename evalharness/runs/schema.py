@@ -235,6 +235,7 @@ class EngineEntry(TypedDict, total=False):
     chosen: str | None
     quantization: dict[str, Any] | None
     training: dict[str, Any] | None
+    hub: dict[str, Any] | None
     settings: dict[str, Any]
     template_sha256: str | None
     num_loads: int

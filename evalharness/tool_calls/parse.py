@@ -6,7 +6,8 @@ Never raises on any text; linear in its length (of broken JSON, what was read in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
 from evalharness.api.checks import excerpt
@@ -14,7 +15,7 @@ from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.json_schema import problems_of
 from evalharness.api.tools import Tool, read_tools
 from evalharness.tool_calls import json_formats, python_formats, xml_formats
-from evalharness.tool_calls.types import RawCall, ToolAnswer, ToolCall, coerce_arguments
+from evalharness.tool_calls.types import MAX_CALLS, RawCall, ToolAnswer, ToolCall, coerce_arguments
 
 _Reader = Callable[[str, Sequence[str]], Iterator[RawCall]]
 
@@ -48,17 +49,18 @@ def parse_tool_calls(
 
     With tools, unknown names and arguments that break the schema are errors, and texts (XML forms) become what the schema
     says. Calls of an answer that did not end by itself (`finish_reason` other than "stop") are never executable. Thoughts
-    (up to `</think>`) hold no calls. `ConfigError` for an unknown format, and for `function` without tools.
+    (up to `</think>`) hold no calls. Behind `MAX_CALLS` calls the rest of the text is one more, with an error. `ConfigError` for
+    an unknown format, and for `function` without tools.
     """
     offered = {tool.name: tool for tool in read_tools(tools)}
     names, has_marks = tuple(offered), "think>" in text
     start = _end_of_thoughts(text)
     # A bare list of calls is found only where an answer begins; its calls are found anywhere.
-    in_python = tuple(python_formats.function(text, names)) if has_marks else ()
+    in_python = _calls_in(text, "function", names) if has_marks else []
     for name in _formats(format, offered):
         if has_marks:
-            start = _end_of_thoughts(_without_calls(text, chain(FORMATS[name](text, names), in_python)))
-        raw_calls = sorted(FORMATS[name](text[start:], names), key=lambda call: call.span)
+            start = _end_of_thoughts(_without_calls(text, chain(_calls_in(text, name, names), in_python)))
+        raw_calls = _calls_in(text[start:], name, names)
         if raw_calls:
             calls = [_judge(text, call, start, offered, finish_reason) for call in raw_calls]
             return ToolAnswer(tuple(calls), _beside(text, start, calls), name)
@@ -73,6 +75,15 @@ def _formats(format: str, offered: Mapping[str, Tool]) -> Sequence[str]:
     if format == "function" and not offered:
         raise ConfigError("the format 'function' reads calls of offered tools only, since any prose may hold f(x); give the tools")
     return [format]
+
+
+def _calls_in(text: str, format: str, names: Sequence[str]) -> list[RawCall]:
+    """Return the calls of one form in their order, `MAX_CALLS` and one that is all the rest at most."""
+    calls = sorted(islice(FORMATS[format](text, names), MAX_CALLS + 1), key=lambda call: call.span)
+    if len(calls) > MAX_CALLS:
+        error = f"more than {MAX_CALLS} calls in one answer; from here on they are not read"
+        calls[MAX_CALLS] = replace(calls[MAX_CALLS], span=(calls[MAX_CALLS].span[0], len(text)), error=error)
+    return calls
 
 
 def _end_of_thoughts(text: str) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evalharness.api.json_schema import check_depth
-from evalharness.tool_calls.types import RawCall
+from evalharness.tool_calls.types import MAX_CALLS, RawCall
 
 _LONGEST = 100_000  # characters of one value; Python's parser takes several times that in memory
 _JSON_NAMES = {"true": True, "false": False, "null": None}
@@ -56,7 +56,7 @@ def pythonic(text: str, offered: Sequence[str]) -> Iterator[RawCall]:
         return
     read = _read_list(text, start)
     is_whole = not read.is_broken and text[read.end :].strip() in ("", *_MARKS.values())
-    if read.calls and (is_whole or read.calls[0].name in offered):
+    if read.calls and (is_whole or len(read.calls) > MAX_CALLS or read.calls[0].name in offered):
         yield from read.spread_over(0, len(text) if is_whole else read.end)
 
 
@@ -86,7 +86,7 @@ def _read_list(text: str, start: int) -> _CallList:
     in_brackets = text.startswith("[", start)
     position = start + in_brackets
     calls: list[RawCall] = []
-    while (opened := _CALL.match(text, position)) is not None:
+    while len(calls) <= MAX_CALLS and (opened := _CALL.match(text, position)) is not None:
         call, position = _read_call(text, opened)
         calls.append(call)
         position = _skip(text, position)

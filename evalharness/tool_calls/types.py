@@ -10,6 +10,9 @@ from typing import Any
 from evalharness.api.json_schema import AnswerDecoder
 from evalharness.api.tools import Tool
 
+MAX_CALLS = 500
+"""Calls that are read in one answer. Reading and checking one takes longer than a model takes to repeat it in eight characters."""
+
 
 @dataclass(frozen=True)
 class ToolCall:

@@ -5,24 +5,28 @@
     engine.reload_weights("runs/42/adapter")
     engine.shutdown()
 
-Names and shapes are the trainers'; `Engine`, available as `engine.engine`, does all the work.
+Names and shapes are the trainers'; `Engine`, available as `engine.engine`, does all the work. One loop runs on every engine: where the
+trainer's own model generates (`create_engine("pytorch", model)`), weights that are sent are there already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any
 
-from evalharness.api.errors import ConfigError, did_you_mean
-from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions
+from evalharness.api.errors import CapabilityError, ConfigError, did_you_mean
+from evalharness.api.options import GenerationOptions, LogprobsKind
 from evalharness.api.requests import GenerationResult, TokenGenerationRequest
 from evalharness.backends.base import WeightReport
+from evalharness.backends.openai.flavours import FLAVOURS
 from evalharness.checkpoints.weights import is_adapter
 from evalharness.config.options import ENGINES
-from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine
+from evalharness.training.opening import open_engine
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,45 @@ class SampleResult:
     seed: int | None = None
 
 
-class TrainerEngine:
-    """An engine with the interface of trainers.
+class InferenceEngine(ABC):
+    """What a trainer samples with. For an engine of your own, make a subclass and `register_engine` its name."""
+
+    @abstractmethod
+    def generate(
+        self, prompt_ids_list: Sequence[Sequence[int]], num_samples: int, max_tokens: int, temperature: float, top_p: float
+    ) -> list[list[SampleResult]]:
+        """Return the samples of each prompt, `[prompt][sample]`, in order."""
+
+    @abstractmethod
+    def reload_weights(self, adapter_path: str) -> Any:
+        """Load the adapter in a folder for all later requests."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Free the model's memory and end all child processes. Idempotent."""
+
+    def sync_from_state_dict(self, tensors: Mapping[str, Any], *, adapter_config: Any = None, strict: bool = True) -> Any:
+        """Load weights from memory; `CapabilityError` where an engine takes them from a folder only."""
+        raise CapabilityError(f"{type(self).__name__} takes no weights from memory; save them and call reload_weights")
+
+    def performance_counters(self) -> dict[str, Any]:
+        """Return what is known of the engine and its work, as plain JSON."""
+        return {}
+
+    def __enter__(self) -> InferenceEngine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.shutdown()
+
+
+class TrainerEngine(InferenceEngine):
+    """An `Engine` with the interface of trainers.
 
     `logprobs_kind`: "raw" (the model's own), "processed" (of the distribution that tokens were drawn from) or None (no log-probabilities).
     """
 
-    def __init__(self, engine: Engine, *, logprobs_kind: Literal["raw", "processed"] | None = "raw") -> None:
+    def __init__(self, engine: Engine, *, logprobs_kind: LogprobsKind | None = "raw") -> None:
         self.engine = engine
         self._kind = logprobs_kind
 
@@ -101,49 +137,90 @@ class TrainerEngine:
         self.engine.close()
 
 
-def create_engine(
-    name: str,
-    model: str,
-    *,
-    url: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    adapter_path: str | None = None,
-    logprobs_kind: Literal["raw", "processed"] | None = "raw",
-    server_options: ServerOptions | None = None,
-    vllm_options: VllmEngineOptions | None = None,
-) -> TrainerEngine:
+class PyTorchEngine(TrainerEngine):
+    """transformers in this process, on a checkpoint's folder or on the trainer's own model in memory, of which nothing is copied."""
+
+    def __init__(self, model: Any, *, logprobs_kind: LogprobsKind | None = "raw", **options: Any) -> None:
+        super().__init__(open_engine("pytorch", model, **options), logprobs_kind=logprobs_kind)
+
+
+class VLLMEngine(TrainerEngine):
+    """vLLM in this process; for a vLLM server take `OpenAIEngine(model, url, kind="vllm")`."""
+
+    def __init__(self, model: str, *, logprobs_kind: LogprobsKind | None = "raw", **options: Any) -> None:
+        super().__init__(open_engine("vllm", model, **options), logprobs_kind=logprobs_kind)
+
+
+class MAXLocalEngine(TrainerEngine):
+    """MAX in this process. It loads no adapters and no new weights."""
+
+    def __init__(self, model: str, *, logprobs_kind: LogprobsKind | None = "raw", **options: Any) -> None:
+        super().__init__(open_engine("max", model, **options), logprobs_kind=logprobs_kind)
+
+
+class OpenAIEngine(TrainerEngine):
+    """The client of a server; `kind`: vllm, sglang, trtllm, mlx, max, or openai for any other.
+
+    `url` None: this machine, at that kind's own port.
+    """
+
+    def __init__(
+        self, model: str, url: str | None = None, *, kind: str = "openai", logprobs_kind: LogprobsKind | None = "raw", **options: Any
+    ) -> None:
+        if kind not in FLAVOURS:
+            raise ConfigError(f"kind {kind!r} of server is unknown{did_you_mean(kind, FLAVOURS) or '.'} Known: {', '.join(FLAVOURS)}.")
+        port = FLAVOURS[kind].port
+        address = f"http://127.0.0.1:{port}" if url is None and port is not None else url
+        super().__init__(open_engine(kind, model, url=address, **options), logprobs_kind=logprobs_kind)
+
+
+class MAXServeEngine(OpenAIEngine):
+    """The client of a `max serve`."""
+
+    def __init__(self, model: str, url: str | None = None, *, logprobs_kind: LogprobsKind | None = "raw", **options: Any) -> None:
+        super().__init__(model, url, kind="max", logprobs_kind=logprobs_kind, **options)
+
+
+_HERE: Mapping[str, Callable[..., InferenceEngine]] = {
+    "pytorch": PyTorchEngine,
+    "huggingface": PyTorchEngine,
+    "max": MAXLocalEngine,
+    "vllm": VLLMEngine,
+}
+_registered: dict[str, Callable[..., InferenceEngine]] = {}
+
+
+def register_engine(name: str, make: Callable[..., InferenceEngine]) -> None:
+    """Let `create_engine(name, model, …)` return `make(model, …)`: a subclass of `InferenceEngine`, or a function that makes one.
+
+    `ConfigError` for a name that is taken.
+    """
+    if name in ENGINES or _registered.get(name, make) is not make:
+        raise ConfigError(f"engine {name!r} is there already; give yours another name")
+    _registered[name] = make
+
+
+def create_engine(name: str, model: Any, *, url: str | None = None, **options: Any) -> InferenceEngine:
     """Return an engine by the name that trainers give it (`--inference-engine`), on the checkpoint in the folder `model`.
 
     `vllm` and `max` are servers where there is a `url`, and run in this process without; `sglang`, `trtllm`, `mlx` and `openai` are
-    servers, by default on this machine at their own port. `server_options` may have the address, too; their kind is the name's.
-    Raises `ConfigError`, a ValueError, that lists all names for an unknown one.
+    servers, by default on this machine at their own port. `pytorch` also takes a model of transformers in memory, the trainer's own, with
+    its `tokenizer`. `options`: `logprobs_kind` (see `TrainerEngine`), and those of `open_engine`: `dtype`, `adapter_path`,
+    `tensor_parallel_size`, `concurrency`… Raises `ConfigError`, a ValueError, that lists all names for an unknown one.
     """
+    address = {} if url is None else {"url": url}
+    if name in _registered:
+        return _registered[name](model, **address, **options)
     if name not in ENGINES:
-        raise ConfigError(f"engine {name!r} is unknown{did_you_mean(name, ENGINES) or '.'} Known: {', '.join(ENGINES)}.")
-    meant = ENGINES[name]
-    url = _address(url, server_options)
-    if meant.server is not None and (url is not None or meant.backend is None):
-        server_options = replace(server_options or ServerOptions(), server=meant.server, base_url=url)
-        backend = "openai"
-    elif url is not None:
-        raise ConfigError(f"engine {name!r} runs in this process, so nothing is asked at {url}; leave url out or name a kind of server")
-    elif server_options is not None:
-        raise ConfigError(
-            f"engine {name!r} runs in this process without a url, so server_options mean nothing; give the url or leave them out"
-        )
-    else:
-        backend = meant.backend or name
-    config = ModelLoadConfig(model, torch_dtype=dtype, device=device, adapter_path=adapter_path)
-    engine = build_engine(backend, config, server_options=server_options, vllm_options=vllm_options)
-    return TrainerEngine(engine, logprobs_kind=logprobs_kind)
-
-
-def _address(url: str | None, options: ServerOptions | None) -> str | None:
-    base_url = options.base_url if options is not None else None
-    if url is not None and base_url is not None and url != base_url:
-        raise ConfigError("url and server_options.base_url are two addresses; give one")
-    return base_url if url is None else url
+        known = [*ENGINES, *_registered]
+        raise ConfigError(f"engine {name!r} is unknown{did_you_mean(name, known) or '.'} Known: {', '.join(known)}.")
+    server = ENGINES[name].server
+    if server is not None and (url is not None or name not in _HERE):
+        return MAXServeEngine(model, url, **options) if server == "max" else OpenAIEngine(model, url, kind=server, **options)
+    if name in _HERE:
+        return _HERE[name](model, **address, **options)
+    kind = options.pop("logprobs_kind", "raw")
+    return TrainerEngine(open_engine(name, model, **address, **options), logprobs_kind=kind)
 
 
 def _sample(result: GenerationResult) -> SampleResult:

@@ -22,6 +22,7 @@ EACH = {
     "regex": StructuredOutput(regex=r"\d{2}-[a-z]+"),
     "choice": StructuredOutput(choice=("yes", "no")),
     "grammar": StructuredOutput(grammar='root ::= "a" | "b"'),
+    "optional": StructuredOutput(json_schema=SCHEMA, optional=True),
 }
 
 

@@ -130,6 +130,7 @@ def test_a_file_that_holds_more_than_is_named_is_refused(tmp_path: Path, setting
         pytest.param({"alpha_pattern": {"layers.9.self_attn.q_proj": 4}}, "alpha_pattern .* which its base has not", id="alpha-pattern"),
         pytest.param({"target_modules": "(((q_proj"}, "'\\(\\(\\(q_proj' is no regular expression", id="no-pattern"),
         pytest.param({"rank_pattern": {"*": 4}}, "'\\*' is no regular expression", id="no-rank-pattern"),
+        pytest.param({"rank_pattern": {"(?i)q": 4}}, "'\\(\\?i\\)q' is no regular expression", id="none-where-peft-puts-it"),
         pytest.param({"layers_to_transform": ["0"]}, "layers_to_transform must be a number or a list of them", id="no-number"),
         pytest.param({"target_modules": {"q_proj": 1}}, "target_modules must be a text or a list of texts", id="no-list"),
         pytest.param({"rank_pattern": [1]}, "rank_pattern must be an object", id="no-object"),
@@ -137,6 +138,18 @@ def test_a_file_that_holds_more_than_is_named_is_refused(tmp_path: Path, setting
 )
 def test_settings_that_name_what_is_not_there_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
+        read(tmp_path, tensors("q_proj"), **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"target_modules": "(.*[a-z_]+)+!"}, {"exclude_modules": "(.*[a-z_]+)+!"}, {"alpha_pattern": {"([a-z_.]+)+!": 4}},
+     {"layers_to_transform": [0], "layers_pattern": "(.*[a-z_]+)+!"}],
+    ids=["target", "exclude", "alpha", "layers"],
+)  # fmt: skip
+def test_a_pattern_that_would_take_for_ever_is_refused(tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalharness.checkpoints.adapter_targets._MAX_TRIAL_S", 0.5)
+    with pytest.raises(CheckpointError, match="adapter_config.json: .* take more than 0.5 s"):
         read(tmp_path, tensors("q_proj"), **settings)
 
 

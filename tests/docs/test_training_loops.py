@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,10 @@ def test_training_one_step_behind(parts: tuple[Any, Any], hf_text_checkpoint: Pa
     assert used == ["1", "2", "3"]
     assert len(saved) == 3
     assert all(step <= number for number, step in enumerate(saved, 1))
+
+
+@pytest.mark.slow
+def test_the_reward_of_the_whole_example_rises(tiny_vlm_checkpoint: Path) -> None:
+    example = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "policy_gradient.py"))
+    history = example["train"](str(tiny_vlm_checkpoint), "pytorch", None, 12)
+    assert history[-1] > history[0] + 0.2

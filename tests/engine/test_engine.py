@@ -35,6 +35,7 @@ from evalharness.api.requests import GenerationFailure, GenerationResult, TextGe
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.backends.base import Capabilities, Completion
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
+from evalharness.backends.option_support import SCRIPTED
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine, EngineWarning
 
@@ -217,6 +218,18 @@ def test_an_option_that_cannot_be_honoured_is_refused_before_anything_runs_or_li
     with pytest.warns(EngineWarning, match=f"^backend 'textonly' ignores: {listed}$"):
         (result,) = Engine(fake, unsupported_options="warn").generate_text_batch([text()], options)
     assert result.ignored_options == (listed,)
+
+
+def test_an_optional_form_is_listed_where_it_cannot_be_held_and_another_option_is_refused_as_ever() -> None:
+    form = StructuredOutput(choice=("a", "b"), optional=True)
+    for asked in (Engine(backend(cls=TextOnly)), engine(chat_template=ChatTemplateOptions(enable_thinking=True), on_notice=print)):
+        (result,) = asked.generate_text_batch([text("free")], GenerationOptions(structured=form))
+        assert (result.text, result.ignored_options) == ("free", ("structured.choice",))
+    (scripted,) = engine().generate_text_batch([text("free")], GenerationOptions(structured=form))
+    assert (scripted.text, scripted.ignored_options) == ("free", ())
+    wrong = GenerationOptions(structured=form, logprobs=True)
+    fake = backend(cls=TextOnly)
+    refused(UnsupportedOption, "cannot honour: logprobs=True. Leave", lambda: list(Engine(fake).stream([text()], wrong)), fake)
 
 
 def test_options_left_out_with_permission_are_warned_about_once_listed_and_not_passed_on() -> None:
@@ -468,6 +481,7 @@ def test_its_description_is_plain_json_with_template_and_context() -> None:
     facts = json.loads(json.dumps(Engine(FakeBackend.from_answers(["x"], max_model_len=99)).describe()))
     assert facts == {
         "backend": "fake",
+        "options_without_effect": list(SCRIPTED),
         "template_sha256": facts["template_sha256"],
         "enable_thinking": False,
         "template_knows_enable_thinking": False,

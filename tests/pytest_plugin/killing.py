@@ -83,6 +83,11 @@ def num_lines(run_dir: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in (run_dir / "journal").glob("*.jsonl"))
 
 
+def has_begun(run_dir: Path) -> bool:
+    """Return whether it is known what was collected; before that there is nothing to resume, and --resume would say so."""
+    return any(b'{"kind":"collected"' in path.read_bytes().rpartition(b"\n")[0] for path in (run_dir / "journal").glob("[cm]*.jsonl"))
+
+
 def _has_journal(process: psutil.Process, line: bytes) -> bool:
     with contextlib.suppress(psutil.Error, OSError):
         journals = [Path(file.path) for file in process.open_files() if Path(file.path).parent.name == "journal"]

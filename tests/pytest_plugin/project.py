@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import itertools
 import json
@@ -165,7 +166,9 @@ class Project:
         return Run(process.returncode, output, time.monotonic() - started, self.root, run_id)
 
     @contextlib.contextmanager
-    def start(self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake") -> Iterator[subprocess.Popen[str]]:
+    def start(
+        self, *arguments: str, mode: str = "no-xdist", backend: str | None = "fake", env: Mapping[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[str]]:
         """Start pytest in a process group of its own, which does not outlive the block."""
         if fast_tier.is_on():
             pytest.fail("this test starts pytest in a process of its own: mark it slow, so that it leaves the fast tier", pytrace=False)
@@ -173,7 +176,7 @@ class Project:
         process = subprocess.Popen(
             self.command(*arguments, mode=mode, backend=backend),
             cwd=self.root,
-            env=environment(),
+            env=environment(**(env or {})),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -219,6 +222,7 @@ class Project:
     def _inside(self, env: Mapping[str, str]) -> Iterator[io.StringIO]:
         """Be in this folder, without what would steer a run from outside; yields what is printed."""
         output = io.StringIO()
+        gc.freeze()  # pytest looks for garbage five times at its end, among all that other tests have imported: half of a run's time
         with pytest.MonkeyPatch.context() as patch, _own_modules():
             for name in unwanted(os.environ):
                 patch.delenv(name)

@@ -210,3 +210,108 @@ def test_from_whichever_write_on_nothing_more_can_be_written_the_run_ends_as_doc
     if run.exit_code == BROKEN:
         assert os.strerror(number) in run.output
         assert [line for line in read_lines(run.run_dir) if line.values["kind"] == "collected"]
+
+
+LIMITED = """
+import os, pytest, resource
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session):
+    if os.environ.get("NO_MORE_FILES"):
+        soft = len(os.listdir("/proc/self/fd")) - 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+"""
+
+
+def test_a_run_that_cannot_begin_for_want_of_descriptors_says_so_and_leaves_its_name_free(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(test_a=GATED, conftest=LIMITED)
+    monkeypatch.setenv("NO_MORE_FILES", "1")
+    run = project.run("--run-id", "r", apart=True)
+    assert (run.exit_code, "INTERNALERROR" in run.output) == (pytest.ExitCode.USAGE_ERROR, False), run.output
+    assert "the run cannot begin: " in run.output
+    assert os.strerror(errno.EMFILE) in run.output
+    monkeypatch.delenv("NO_MORE_FILES")
+    assert project.run("--run-id", "r", apart=True).exit_code == 0
+
+
+DYING = """
+import os, pytest
+from evalharness.pytest_plugin.distributed import crashes
+
+def failing(*arguments): raise OSError({number}, os.strerror({number}))
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_testnodedown(node, error):
+    if error is not None:
+        {what}
+"""
+KILLED = """
+import os, pytest
+
+@pytest.mark.gate("x >= 1")
+def test_s(case, generation, score):
+    if case.id == "c1": os._exit(1)
+    score(x=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [
+        pytest.param(errno.ENOSPC, "os.write = failing", id="full-disk"),
+        pytest.param(errno.EMFILE, "crashes.last_signs = failing", id="descriptors"),
+    ],
+)
+def test_a_death_that_cannot_be_noted_ends_the_run_as_documented(project: Project, number: int, what: str) -> None:
+    project.write(test_a=MARK + KILLED, conftest=DYING.format(number=number, what=what))
+    run = project.run("--run-id", "r", mode="n2")
+    assert run.exit_code == BROKEN, run.output
+    assert "INTERNALERROR" not in run.output
+    assert "the run cannot go on: " in run.output
+
+
+ELSEWHERE = """
+import errno, os, pytest
+
+@pytest.hookimpl(tryfirst=True)
+def {hook}:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "mode", "exit_code"),
+    [
+        ("pytest_sessionstart()", "no-xdist", 4),
+        ("pytest_sessionstart()", "n2", 4),
+        ("pytest_runtest_protocol(item)", "no-xdist", BROKEN),
+        ("pytest_runtest_protocol(item)", "n2", BROKEN),
+        ("pytest_runtest_logfinish()", "n2", BROKEN),
+    ],
+)
+def test_descriptors_that_are_missing_in_pytest_or_another_plugin_end_the_run_as_documented(
+    project: Project, hook: str, mode: str, exit_code: int
+) -> None:
+    run = project.write(test_a=GATED, conftest=ELSEWHERE.format(hook=hook)).run("--run-id", "r", mode=mode)
+    assert run.exit_code == exit_code, run.output
+    assert "INTERNALERROR" not in run.output
+    assert f"the run cannot {'go on' if exit_code == BROKEN else 'begin'}: [Errno {errno.EMFILE}]" in run.output
+    if exit_code == BROKEN:
+        assert len(run.rows) == 4
+
+
+NO_FOLDERS = """
+import errno, os, tempfile
+
+def mkdtemp(*arguments, **keywords): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+tempfile.mkdtemp = mkdtemp
+"""
+
+
+def test_a_run_whose_workers_signs_of_life_have_no_place_cannot_begin(project: Project) -> None:
+    run = project.write(test_a=GATED, conftest=NO_FOLDERS).run("--run-id", "r", mode="n2")
+    assert (run.exit_code, "INTERNALERROR" in run.output) == (pytest.ExitCode.USAGE_ERROR, False), run.output
+    assert f"the run cannot begin: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}" in run.output

@@ -1,6 +1,6 @@
 """vLLM's engine process killed with SIGKILL in the middle of a run: what is missing is error rows, and --resume makes it good.
 
-One moment here, for a start of vLLM takes half a minute; `python -m benchmarks.fault_campaign --backend vllm --victim engine` kills at
+One moment here, for a start of vLLM takes half a minute; `python -m benchmarks.fault_campaign --backend vllm --victims engine` kills at
 as many random ones as it is told to.
 """
 

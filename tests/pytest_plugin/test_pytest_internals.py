@@ -78,6 +78,7 @@ def test_the_terminals_width_and_the_parsers_hints_are_there(pytestconfig: pytes
     assert hasattr(reporter, "_tw"), lacks("TerminalReporter._tw")
     assert internals.terminal_width(reporter) > 0
     assert isinstance(getattr(pytestconfig._parser, "extra_info", None), dict), lacks("Parser.extra_info")
+    assert callable(getattr(getattr(pytestconfig._parser, "optparser", None), "error", None)), lacks("Parser.optparser.error")
 
 
 def test_a_module_is_imported_as_pytest_imports_it(pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,16 @@ class TestStoppingEarly:
         hint = "--modle: did you mean '--model'? `pytest --help` lists every option"
         assert (hint in run.output, "did you mean" in run.output) == (("modle" in arguments[0],) * 2)
 
+    @pytest.mark.parametrize(
+        "arguments",
+        [("--hf-token=Zq81-correct-horse",), ("--hf-token", "Zq81-correct-horse"), ("--modle=https://me:Zq81-correct-horse@host/v1",)],
+        ids=["unknown", "unknown-in-two-words", "in-an-address"],
+    )
+    def test_pytests_own_usage_errors_repeat_no_secret(self, project: Project, arguments: tuple[str, ...]) -> None:
+        run = project.write(test_a=OUTCOMES).run(*arguments)
+        assert (run.exit_code, "unrecognized arguments" in run.output) == (pytest.ExitCode.USAGE_ERROR, True)
+        assert "correct-horse" not in run.output
+
     @pytest.mark.parametrize("option", ["--setup-plan", "--fixtures", "--fixtures-per-test"])
     def test_options_that_run_nothing_open_no_run(self, project: Project, option: str) -> None:
         run = project.write(test_a=OUTCOMES).run_inline(option)

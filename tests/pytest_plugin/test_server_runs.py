@@ -76,3 +76,20 @@ def test_options_of_servers_are_refused_where_none_is_asked(project: Project) ->
     run = project.write(test_a=MARK + TEST).run("--base-url=http://127.0.0.1:1")
     assert run.exit_code == pytest.ExitCode.USAGE_ERROR
     assert "--base-url http://127.0.0.1:1 is honoured by openai only" in run.output
+
+
+@pytest.mark.parametrize("name", ["vllm", "max"])
+@pytest.mark.parametrize("place", ["command line", "file"])
+def test_a_trainers_quick_start_runs_and_devices_that_only_it_uses_are_noticed(
+    project: Project, server: Server, tiny_vlm_checkpoint: Path, name: str, place: str
+) -> None:
+    project.write(test_a=MARK + TEST)
+    given: tuple[str, ...] = (f"--inference-engine={name}", f"--inference-url={server.url}")
+    if place == "file":
+        (project.root / "evalharness.toml").write_text(f'[inference]\nengine = "{name}"\nurl = "{server.url}"\n')
+        given = ()
+    run = project.run_inline(*given, f"--model={tiny_vlm_checkpoint}", "--devices=gpu:7", backend=None)
+    notice = "--devices gpu:7 is not used: the server has its own, and nothing of this run needs one"
+    assert run.facts["notices"] == [notice]
+    assert notice in run.output
+    assert {row["generation"]["backend"] for row in run.rows} == {"openai"}

@@ -9,7 +9,8 @@ from hypothesis import example, given, strategies as st
 
 from evalharness.api.tools import Tool
 from evalharness.tasks.tools import judge
-from evalharness.tool_calls import FORMATS, parse_tool_calls, python_formats
+from evalharness.tool_calls import FORMATS, parse_tool_calls
+from evalharness.tool_calls.types import MAX_CALLS
 from tests.growth import assert_linear
 
 TOOLS = (Tool("f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}}), Tool("get-it"))
@@ -103,6 +104,16 @@ def test_what_an_answer_contains_is_a_miss_that_can_be_recorded(text):
     assert all(len(call["error"] or "") < 1000 for call in judged.details["calls"])
 
 
+@pytest.mark.parametrize("answer", ["f(a=1) {}", "[f(a=1){}]", "<think>f(a=1)</think>f(a=1){}"])
+def test_of_thousands_of_calls_the_first_are_read_and_the_rest_is_an_error(answer):
+    separator = ", " if answer.startswith("[f(a=1){") else " "
+    text = answer.format((separator + "f(a=2)") * 3000)
+    read = parse_tool_calls(text, TOOLS)
+    assert (len(read.calls), len(read.executable)) == (MAX_CALLS + 1, MAX_CALLS)
+    assert read.calls[-1].error == "more than 500 calls in one answer; from here on they are not read"
+    assert read.calls[-1].span[1] == len(text)
+
+
 def test_prose_with_a_word_of_a_form_holds_no_call():
     for text in ("Take functools[0] and <tool_calls>.", "See `functools[x]`, or functools[", "[functools[1]]"):
         assert parse_tool_calls(text, TOOLS).calls == ()
@@ -110,7 +121,8 @@ def test_prose_with_a_word_of_a_form_holds_no_call():
 
 def test_calls_in_thoughts_are_read_once_for_all_forms(monkeypatch):
     read = []
-    function = python_formats.function
-    monkeypatch.setattr(python_formats, "function", lambda text, offered: read.append(text) or function(text, offered))
-    parse_tool_calls("<think>" + "f(a=1) " * 10 + "</think>none", TOOLS)
-    assert len(read) == 1
+    function = FORMATS["function"]
+    monkeypatch.setitem(FORMATS, "function", lambda text, offered: read.append(text) or function(text, offered))
+    text = "<think>" + "f(a=1) " * 10 + "</think>none"
+    parse_tool_calls(text, TOOLS)
+    assert read == [text, text, "none"], "once for all forms, and twice for its own"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.errors import ConfigError, ContractTypeError, RequestError
+from evalharness.api.errors import BackendError, CapabilityError, ConfigError, ContractTypeError, RequestError
 from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
 from evalharness.engine.engine import Engine
-from evalharness.training.inference_module import InferenceModule, create_inference_module
+from evalharness.training import EngineBackend, InferenceBackend, InferenceModule, InferenceResult, ToolCallParser, create_inference_module
 from tests.engine.watched import WatchedWeights
 
 SEARCH = {"name": "search", "description": "Search the web", "parameters": {"query": "string"}}
@@ -20,7 +20,17 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "AI news"}}\n</to
 
 
 def module(answer: Any = lambda prompt: prompt.text.upper(), **options: Any) -> InferenceModule:
-    return InferenceModule.on(Engine(FakeBackend.from_answers(answer)), **options)
+    return on(Engine(FakeBackend.from_answers(answer)), **options)
+
+
+def on(engine: Engine, **options: Any) -> InferenceModule:
+    return InferenceModule(backend=EngineBackend(engine), **options)
+
+
+def engine_of(module: InferenceModule) -> Engine:
+    backend = module.backend
+    assert isinstance(backend, EngineBackend)
+    return backend.engine
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +79,7 @@ def test_a_prompt_has_no_end_token_whatever_the_tokenizer_adds() -> None:
 
     backend = FakeBackend.from_answers(lambda prompt: prompt.text)
     backend.tokenizer = Ending()
-    assert InferenceModule.on(Engine(backend)).generate("a").texts == ["a"]
+    assert on(Engine(backend)).generate("a").texts == ["a"]
 
 
 def test_only_deterministic_answers_are_taken_from_the_cache_and_they_can_be_cleared() -> None:
@@ -87,7 +97,7 @@ def test_only_deterministic_answers_are_taken_from_the_cache_and_they_can_be_cle
 def watched() -> tuple[InferenceModule, WatchedWeights]:
     weights = WatchedWeights()
     backend = FakeBackend.from_answers(lambda prompt: f"weights {weights.number}")
-    return InferenceModule.on(Engine(weights.of(backend))), weights
+    return on(Engine(weights.of(backend))), weights
 
 
 def greedy(found: InferenceModule) -> tuple[str, bool]:
@@ -99,16 +109,16 @@ def test_changed_and_shared_weights_are_never_answered_from_the_cache() -> None:
     found, weights = watched()
     seen = []
     for weights.number in (1, 2):
-        found.engine.weights.mark_changed("policy")
+        engine_of(found).weights.mark_changed("policy")
         seen += [greedy(found), greedy(found)]
     assert seen == [("weights 1", False), ("weights 1", True), ("weights 2", False), ("weights 2", True)]
     found, _ = watched()
     assert greedy(found) == ("weights 0", False)
-    found.engine.weights.swap(ModelLoadConfig("other"))
-    assert (found.engine.weights.version, greedy(found)) == ("0", ("weights 7", False))
+    engine_of(found).weights.swap(ModelLoadConfig("other"))
+    assert (engine_of(found).weights.version, greedy(found)) == ("0", ("weights 7", False))
     found, weights = watched()
     weights.is_shared = True
-    assert [greedy(InferenceModule.on(found.engine)) for _ in range(2)] == [("weights 0", False)] * 2
+    assert [greedy(on(engine_of(found))) for _ in range(2)] == [("weights 0", False)] * 2
     found = module(cache_size=0)
     found.clear_cache()
     assert found.generate("a", temperature=0.0).metadata[0]["cached"] is found.generate("a", temperature=0.0).metadata[0]["cached"] is False
@@ -128,26 +138,113 @@ def test_tools_are_offered_and_whole_calls_come_back() -> None:
     assert cut.batch_generate_with_tools("a", [SEARCH])[1] == [[]]
     wrong = CALL.replace('"AI news"', "5")
     assert module(lambda prompt: wrong).batch_generate_with_tools("a", [SEARCH])[1] == [[]]
-    [failed] = module().parse_tool_calls(wrong, [SEARCH]).failed
+    [failed] = ToolCallParser().parse(wrong, [SEARCH]).failed
     assert failed.arguments == {"query": 5}
 
 
-def test_scores_are_of_responses_alone(real: InferenceModule) -> None:
-    result = real.generate(["hello", "a longer prompt"], max_new_tokens=4, temperature=0.0, return_logprobs=True, return_logits=True)
-    prompts = [real.engine.tokenizer.encode(text) for text in ("hello", "a longer prompt")]
-    scores = real.get_logprobs(prompts, result.token_ids)
-    for row, written in zip(scores.rows(), result.logprobs or (), strict=True):
-        assert row == pytest.approx(written, abs=1e-4)
-    assert result.logits is not None
-    assert result.logits.values.shape[:2] == scores.values.shape
-    assert real.get_logits(prompts, result.token_ids).values.shape == result.logits.values.shape
-    assert real.get_logprobs(prompts, result.token_ids, grad=True).values.requires_grad
+def test_tensors_are_of_responses_alone_and_gaps_count_nothing(real: InferenceModule, torch: Any) -> None:
+    prompts = [engine_of(real).tokenizer.encode(text) for text in ("hello", "a longer prompt")]
+    responses = [[5, 6, 7, 8], [9, 10]]
+    scores, logits = real.get_logprobs(prompts, responses), real.get_logits(prompts, responses)
+    assert scores.shape == logits.shape[:2] == (2, 4)
+    assert scores[1, 2:].tolist() == [0.0, 0.0]
+    assert logits[1, 2:].count_nonzero() == 0
+    with_mask = engine_of(real).get_logprobs(prompts, responses)
+    assert scores[torch.tensor(with_mask.mask)].tolist() == pytest.approx(with_mask.values[with_mask.mask].tolist(), abs=1e-4)
+    assert logits.log_softmax(-1)[0].gather(1, torch.tensor(responses[0])[:, None]).squeeze(1).tolist() == pytest.approx(
+        scores[0].tolist(), abs=1e-4
+    )
 
 
-def test_several_greedy_sequences_other_tools_and_unknown_backends_are_refused() -> None:
+def test_gradients_reach_the_weights_as_the_grad_mode_of_torch_says(real: InferenceModule, torch: Any) -> None:
+    embedding = real.backend.model.get_input_embeddings().weight
+    result = real.generate(["hello", "a"], max_new_tokens=3, seed=1, return_logprobs=True, return_logits=True)
+    for values in (result.logits, real.get_logits(["a"], [" b"]), real.get_logprobs(["a", "b c"], [" b", " and more"])):
+        embedding.grad = None
+        values.mean().backward()
+        assert embedding.grad.isfinite().all()
+        assert embedding.grad.count_nonzero() > 0
+    embedding.grad = None
+    assert not real.get_logprobs(["a"], [" b"], grad=False).requires_grad
+    with torch.no_grad():
+        assert not real.get_logits(["a"], [" b"]).requires_grad
+        old = real.get_logprobs(["hello", "a"], result.token_ids)
+    assert result.logprobs.shape == old.shape == result.logits.shape[:2]
+    assert result.logprobs.flatten().tolist() == pytest.approx(old.flatten().tolist(), abs=1e-4)
+
+
+@pytest.mark.engine
+def test_logits_that_a_backend_has_not_are_refused_before_anything_is_generated() -> None:
+    asked: list[str] = []
+    found = module(lambda prompt: asked.append(prompt.text) or "x")
+    with pytest.raises(CapabilityError, match="backend 'fake' gives no logits; take 'huggingface'"):
+        found.generate("a", return_logits=True)
+    with pytest.raises(CapabilityError, match="gives no logits"):
+        found.get_logits(["a"], ["b"])
+    with pytest.raises(CapabilityError, match="backend 'fake' cannot give gradients"):
+        found.get_logprobs(["a"], ["b"], grad=True)
+    with pytest.raises(CapabilityError, match="the model of backend 'fake' is not a torch module of this process"):
+        _ = found.backend.model
+    assert asked == []
+    scored = module(lambda prompt: FakeAnswer("", logprobs=-1.5))
+    assert scored.get_logprobs(["a", "b"], ["xy", "z"]).tolist() == [[-1.5, -1.5], [-1.5, 0.0]]
+
+
+class Parrot(InferenceBackend):
+    """Says what it is asked."""
+
+    def generate(self, prompts: Any, **options: Any) -> InferenceResult:
+        return InferenceResult(
+            [f"{text}{options['max_new_tokens']}" for text in prompts], [[1]] * len(prompts), None, None, [{}] * len(prompts)
+        )
+
+    def get_logits(self, prompts: Any, responses: Any, *, grad: bool | None = None) -> Any:
+        raise CapabilityError("none")
+
+    get_logprobs = get_logits
+
+
+def test_a_backend_of_ones_own_is_a_subclass() -> None:
+    found = InferenceModule(backend=Parrot())
+    assert found.generate(["a", "b"], max_new_tokens=7).texts == ["a7", "b7"]
+    found.clear_cache()
+    found.close()
+    result, calls = found.batch_generate_with_tools(CALL, [SEARCH], max_new_tokens=1)
+    assert "You can call these tools" in result.texts[0]
+    assert [call.name for call in calls[0]] == ["search"]
+    with pytest.raises(ConfigError, match="Parrot is made already: give model and options to its constructor"):
+        InferenceModule("model", Parrot())
+
+
+@pytest.mark.engine
+def test_a_closed_module_says_so() -> None:
+    found = module()
+    found.close()
+    found.close()
+    for use in (lambda: found.generate("a"), lambda: found.get_logprobs(["a"], ["b"])):
+        with pytest.raises(BackendError, match="backend 'fake' is closed; make a new one"):
+            use()
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "unknown": ("huggingface", {"attn": "sdpa"}, "engine 'huggingface' has no option 'attn'.* Known: adapter_dir, adapter_path"),
+    "other name": ("vllm", {"base_url": "http://h"}, "engine 'vllm' has no option 'base_url'; write url."),
+    "of vLLM": ("huggingface", {"tensor_parallel_size": 4}, "tensor_parallel_size is an option of vLLM in this process, which eng"),
+    "of servers": ("vllm", {"concurrency": 4}, "concurrency is an option of servers, which engine 'vllm' is not here; leave it out"),
+    "of a model in memory": ("huggingface", {"tokenizer": 1}, "tokenizer belongs to a model in memory; model has its own"),
+    "kind of backend": ("x", {}, r"engine 'x' is unknown. Known: .*hf.*vllm"),
+    "tool parser": ("huggingface", {"tool_parser": "xlm"}, "the format 'xlm' of tool calls is unknown"),
+}
+
+
+@pytest.mark.parametrize(("backend", "options", "problem"), REFUSED.values(), ids=REFUSED)
+def test_options_that_mean_nothing_are_refused_before_anything_is_loaded(backend: str, options: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        create_inference_module("model", backend, **options)
+
+
+def test_several_greedy_sequences_and_other_tools_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_samples 2 with greedy decoding"):
         module().generate("a", temperature=0.0, num_return_sequences=2)
-    with pytest.raises(ConfigError, match=r"backend 'x' is unknown. Known: .*hf.*vllm"):
-        create_inference_module("model", "x")
     with pytest.raises(ContractTypeError, match=r"tools\[0\] must be a Tool or a mapping, got 5"):
         module().batch_generate_with_tools("a", [5])  # type: ignore[list-item]

@@ -8,12 +8,30 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.errors import CheckpointError, ConfigError, RequestsFailed, UnsupportedOption
-from evalharness.api.options import ServerOptions
+from evalharness.api.errors import (
+    BackendError,
+    CapabilityError,
+    CheckpointError,
+    ConfigError,
+    ContractValueError,
+    RequestsFailed,
+    UnsupportedOption,
+)
 from evalharness.backends.fake import FakeBackend, FakeTokenizer
 from evalharness.engine.engine import Engine
-from evalharness.training.trainer_engine import SampleResult, TrainerEngine, create_engine
+from evalharness.training import (
+    InferenceEngine,
+    MAXServeEngine,
+    OpenAIEngine,
+    PyTorchEngine,
+    SampleResult,
+    TrainerEngine,
+    create_engine,
+    register_engine,
+    trainer_engine,
+)
 from tests.backends.http_server import Reply
+from tests.backends.live_models import make_adapter, state_dict
 from tests.backends.lora_server import BASE, HELPS, HURTS, LoraServer, copied, who
 
 IDS = FakeTokenizer().encode
@@ -59,13 +77,15 @@ def test_what_an_engine_of_this_process_cannot_do_is_refused() -> None:
 
 @pytest.mark.engine
 def test_options_of_servers_are_taken_or_refused_but_never_left_out(server: LoraServer) -> None:
-    engine = create_engine("sglang", str(BASE), server_options=ServerOptions(base_url=server.url))
-    assert engine.performance_counters()["base_url"] == server.url
-    engine.shutdown()
-    with pytest.raises(ConfigError, match="url and server_options.base_url are two addresses; give one"):
-        create_engine("vllm", str(BASE), url=server.url, server_options=ServerOptions(base_url="http://h"))
-    with pytest.raises(ConfigError, match="engine 'vllm' runs in this process without a url, so server_options mean nothing"):
-        create_engine("vllm", str(BASE), server_options=ServerOptions(concurrency=2))
+    with create_engine("sglang", BASE, url=server.url, concurrency=3) as engine:
+        assert type(engine) is OpenAIEngine
+        assert engine.performance_counters()["base_url"] == server.url
+    with MAXServeEngine(str(BASE), server.url) as engine:
+        assert engine.performance_counters()["server"] == "max"
+    with pytest.raises(ConfigError, match="concurrency is an option of servers, which engine 'vllm' is not here; leave it out"):
+        create_engine("vllm", str(BASE), concurrency=2)
+    with pytest.raises(ConfigError, match="kind 'vlm' of server is unknown; did you mean 'vllm'"):
+        OpenAIEngine(str(BASE), server.url, kind="vlm")
 
 
 @pytest.mark.engine
@@ -85,7 +105,7 @@ def test_an_address_makes_a_server_of_a_name_that_is_asked_for_logprobs_if_wante
 
 @pytest.mark.engine
 def test_new_adapters_are_loaded_between_steps_and_tried_again(server: LoraServer, tmp_path: Path) -> None:
-    engine = create_engine("vllm", str(BASE), url=server.url, server_options=ServerOptions(concurrency=2))
+    engine = create_engine("vllm", str(BASE), url=server.url, concurrency=2)
     live = tmp_path / "live"
     for adapter in (HELPS, HURTS):
         server.refuse = Reply("no room", 500)
@@ -100,7 +120,7 @@ def test_new_adapters_are_loaded_between_steps_and_tried_again(server: LoraServe
 @pytest.mark.engine
 def test_a_server_of_texts_gives_no_logprobs_instead_of_zeros() -> None:
     server = LoraServer("mlx")
-    engine = create_engine("mlx", str(BASE), url=server.url)
+    engine = OpenAIEngine(str(BASE), server.url, kind="mlx")
     [[sample]] = engine.generate([engine.engine.tokenizer.encode("hi")], 1, 20, 0.0, 1.0)
     assert (sample.logprobs, engine.engine.tokenizer.decode(sample.token_ids)) == (None, "base")
     with pytest.raises(UnsupportedOption, match="entropies"):
@@ -113,7 +133,7 @@ def test_the_trainers_own_framework_gives_ids_logprobs_and_entropies(tiny_vlm_ch
     from tests.backends.hf_models import one_thread
 
     with one_thread():
-        engine = create_engine("pytorch", str(tiny_vlm_checkpoint), device="cpu", dtype="float32")
+        engine: Any = create_engine("pytorch", tiny_vlm_checkpoint, device="cpu", dtype="float32")
         first, second = engine.generate([[5, 6, 7], [8]], 2, 4, 1.0, 0.9, compute_entropy=True, seed=3)
         again, _ = engine.generate([[5, 6, 7], [8]], 2, 4, 1.0, 0.9, compute_entropy=True, seed=3)
         engine.shutdown()
@@ -124,3 +144,83 @@ def test_the_trainers_own_framework_gives_ids_logprobs_and_entropies(tiny_vlm_ch
         assert sample.token_entropies is not None
         assert len(sample.token_ids) == len(sample.logprobs) == len(sample.token_entropies) <= 4
         assert all(value is not None and value < 0 for value in sample.logprobs)
+
+
+class Threes(InferenceEngine):
+    """An engine of somebody else's."""
+
+    def __init__(self, model: str, **options: Any) -> None:
+        self.model, self.options = model, options
+
+    def generate(
+        self, prompt_ids_list: Any, num_samples: int, max_tokens: int, temperature: float, top_p: float
+    ) -> list[list[SampleResult]]:
+        return [[SampleResult([3] * max_tokens, None)] * num_samples for _ in prompt_ids_list]
+
+    def reload_weights(self, adapter_path: str) -> None:
+        self.model = adapter_path
+
+    def shutdown(self) -> None:
+        self.model = "gone"
+
+
+def test_an_engine_of_ones_own_is_a_subclass_with_a_registered_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_engine, "_registered", {})
+    register_engine("threes", Threes)
+    register_engine("threes", Threes)
+    engine = create_engine("threes", "base", url="http://h", rank=8)
+    assert isinstance(engine, Threes)
+    assert (engine.model, engine.options) == ("base", {"url": "http://h", "rank": 8})
+    with engine:
+        assert engine.generate([[1], [2]], 2, 3, 1.0, 1.0)[1][1].token_ids == [3, 3, 3]
+        with pytest.raises(CapabilityError, match="Threes takes no weights from memory; save them and call reload_weights"):
+            engine.sync_from_state_dict({})
+    assert engine.model == "gone"
+    with pytest.raises(ConfigError, match="engine 'vllm' is there already"):
+        register_engine("vllm", Threes)
+    with pytest.raises(ConfigError, match="did you mean 'threes'"):
+        create_engine("three", "base")
+    with pytest.raises(TypeError, match="abstract"):
+        InferenceEngine()  # type: ignore[abstract]
+
+
+@pytest.mark.engine
+def test_a_model_in_memory_is_shared_and_a_loop_may_bring_its_weights_all_the_same(trainers_parts: tuple[Any, Any], tmp_path: Path) -> None:
+    import peft
+
+    model, _ = trainers_parts
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    engine = create_engine("pytorch", wrapped)
+    assert isinstance(engine, PyTorchEngine)
+    assert engine.engine.backend.model is model  # type: ignore[attr-defined]
+    wrapped.save_pretrained(tmp_path / "live")
+    assert engine.reload_weights(str(tmp_path / "live")).weight_version == "1"
+    assert engine.sync_from_state_dict(peft.get_peft_model_state_dict(wrapped)).weight_version == "2"
+    [[sample]] = engine.generate([[5, 6]], 1, 4, 0.0, 1.0)
+    assert (len(sample.token_ids) > 0, engine.engine.weights.version) == (True, "2")
+    engine.shutdown()
+    with pytest.raises(BackendError, match="is closed; make a new one"):
+        engine.generate([[5, 6]], 1, 4, 0.0, 1.0)
+    with pytest.raises(ConfigError, match="dtype says how a checkpoint is loaded, and the PeftModel is in memory already"):
+        create_engine("pytorch", wrapped, dtype="float32")
+    for name in ("vllm", "max", "sglang"):
+        with pytest.raises(
+            ConfigError, match=f"engine '{name}' loads a checkpoint of its own, and got a PeftModel: give the folder"
+        ) as refusal:
+            create_engine(name, wrapped)
+        assert len(str(refusal.value)) < 300  # it prints no tree of modules
+    with pytest.raises(CapabilityError, match="int cannot generate; give a model of transformers"):
+        create_engine("pytorch", 5)
+
+
+@pytest.mark.engine
+def test_the_tensors_of_a_lora_are_enough_where_an_adapter_says_how_they_are_scaled(hf_text_checkpoint: Path, tmp_path: Path) -> None:
+    adapter = make_adapter(tmp_path / "adapter", 1)
+    tensors = state_dict(make_adapter(tmp_path / "other", 2))
+    with PyTorchEngine(hf_text_checkpoint, device="cpu") as engine:
+        with pytest.raises(ContractValueError, match="tensors do not say how they are scaled; give adapter_config, peft's LoraConfig"):
+            engine.sync_from_state_dict(tensors)
+        engine.reload_weights(str(adapter))
+        assert engine.sync_from_state_dict(tensors).adapter["scalings"] == [2.0]
+    with PyTorchEngine(hf_text_checkpoint, device="cpu", adapter_path=str(adapter)) as engine:
+        assert engine.sync_from_state_dict(tensors).adapter["scalings"] == [2.0]

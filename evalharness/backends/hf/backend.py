@@ -31,6 +31,7 @@ from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, s
 from evalharness.backends.hf.sampling import EXTRA_OPTIONS, Grammars, check_extras
 from evalharness.backends.hf.scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model
 from evalharness.backends.hf.shared_model import SharedModel
+from evalharness.backends.hf.shared_weights import SharedWeights
 from evalharness.backends.hf.weights import HfWeights
 from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
@@ -101,7 +102,8 @@ class HfBackend:
         )
         self.batch_sizes = BatchSizes(model, self.vocab_size)
         """How large batches are; its bounds may be set."""
-        self.weights = HfWeights(model, source, self.batch_sizes, self._take_others, is_shared=shared is not None)
+        kind = HfWeights if shared is None else SharedWeights
+        self.weights = kind(model, source, self.batch_sizes, self._take_others)
 
     def _take_others(self, tokenizer: Any, processor: Any, eos_token_ids: tuple[int, ...]) -> None:
         self._take_companions(self.weights.model, tokenizer, processor, eos_token_ids)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from evalharness.backends.checkpoint_reading import (
     checkpoint_source,
     declared_variant,
     first_line,
+    load_tokenizer_and_processor,
     read_companions,
     resolve_dtype_name,
 )
@@ -82,10 +84,19 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
 
 
 def shared_checkpoint(shared: SharedModel, tokenizer: Any, processor: Any) -> LoadedCheckpoint:
-    """Wrap a caller's model, with its tokenizer or processor, as if loaded. `ConfigError` if neither is given."""
+    """Wrap a caller's model as if loaded, with its tokenizer or processor, by default those of the folder that it was loaded from.
+
+    `ConfigError` where there is neither.
+    """
     tokenizer = tokenizer if tokenizer is not None else getattr(processor, "tokenizer", None)
     if tokenizer is None:
-        raise ConfigError("a shared model needs its tokenizer, or the processor that holds it")
+        folder = str(getattr(shared.model.config, "_name_or_path", ""))
+        if not (Path(folder) / "tokenizer.json").is_file():
+            raise ConfigError(
+                f"a shared model needs its tokenizer, or the processor that holds it: give tokenizer=… (the model names {folder!r} as its "
+                "folder, where there is none)"
+            )
+        tokenizer, processor = load_tokenizer_and_processor(ModelLoadConfig(folder), VlmPreprocessOptions())
     return LoadedCheckpoint(shared.model, tokenizer, processor, shared.eos_token_ids(tokenizer))
 
 

@@ -254,20 +254,16 @@ class _Piece:
     start: int
 
 
-_SHARED = "the model is shared with its trainer, who changes it; there is nothing to bring here"
-
-
 class HfWeights(LoadedWeights):
-    """The weights of a transformers model in memory. `is_shared`: the model is a trainer's, who alone changes it."""
+    """The weights of a transformers model in memory. `is_shared`: the model is a trainer's, who alone changes it (`SharedWeights`)."""
 
-    def __init__(self, model: Any, source: WeightSource, batch_sizes: BatchSizes, on_load: TakeCompanions, *, is_shared: bool) -> None:
+    is_shared = False
+
+    def __init__(self, model: Any, source: WeightSource, batch_sizes: BatchSizes, on_load: TakeCompanions) -> None:
         super().__init__(source, on_load)
         self.model: Any = model
         """The torch module, None once closed."""
         self._batch_sizes = batch_sizes
-        self.is_shared = is_shared
-        if is_shared:
-            self.changes, self.why_not = frozenset(), dict.fromkeys(self.changes, _SHARED)
         self.broken: str | None = None
         """Why the device can do nothing more."""
         self._is_as_loaded = True  # the base is the folder's, no tensor of it was given since
@@ -312,8 +308,6 @@ class HfWeights(LoadedWeights):
 
     def why_not_swap(self, config: ModelLoadConfig) -> str | None:
         """Return why this checkpoint cannot take the place of the loaded one, None where `swap` will do."""
-        if self.is_shared:
-            return "the model is a trainer's"
         self.require_changeable(whole=True)
         return None if self._keeps_base(config) else self._why_not_load(config)
 

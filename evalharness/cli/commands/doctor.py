@@ -24,6 +24,7 @@ from evalharness.api.redaction import redactor
 from evalharness.backends import AUTO, known_backends, unknown_backend
 from evalharness.checkpoints.discovery import find_models, training_facts
 from evalharness.checkpoints.gguf import gguf_file_of
+from evalharness.checkpoints.hub import is_hub_name
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evalharness.checkpoints.weights import find_weights, read_head, tensors_of
 from evalharness.cli.framework import command, project_root
@@ -162,7 +163,8 @@ def _inspected(patterns: Sequence[str], root: Path, run: RunConfig | None) -> It
     notices: list[str] = []
     for pattern in patterns:
         try:
-            paths = find_models([os.path.abspath(pattern)], root, wait_s=0, on_notice=notices.append)
+            place = pattern if is_hub_name(pattern, Path()) else os.path.abspath(pattern)
+            paths = find_models([place], root, wait_s=0, on_notice=notices.append)
         except EvalHarnessError as error:
             yield None, Check("checkpoints", pattern, "problem", str(error), "give the folder that save_pretrained wrote")
             continue

@@ -25,7 +25,7 @@ from evalharness.tasks.prompt_rows import PromptRow, rows_of_file, user_turn
 if TYPE_CHECKING:
     from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 
-_OF_RUNS = frozenset(
+OF_RUNS = frozenset(
     {
         "wait", "data", "limit", "shard", "spot", "devices", "share_devices", "hang_timeout", "cache", "cache_dir", "run_id", "resume",
         "report_dir", "baseline", "accept_changes",
@@ -67,7 +67,7 @@ _OF_RUNS = frozenset(
     help="Draw the objects of a dense answer on its image, into this file; for one request with one image (default: no drawing)",
 )
 @run_options(
-    *(option.name for option in ARGUMENTS if option.name not in _OF_RUNS),
+    *(option.name for option in ARGUMENTS if option.name not in OF_RUNS),
     defaults={"model": "that of the project's settings", "coordinates": "norm1000", "num_samples": "1"},
 )
 def generate(

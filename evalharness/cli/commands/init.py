@@ -14,6 +14,7 @@ import click
 
 from evalharness.api.errors import DONE, ConfigError, nearest_folder
 from evalharness.api.installing import install_command
+from evalharness.checkpoints.hub import folder_of, is_hub_name
 from evalharness.cli.framework import PATH, command
 
 if TYPE_CHECKING:
@@ -46,13 +47,15 @@ def write_project(folder: Path, starter: str, *, model: Path | None = None) -> l
     return list(targets)
 
 
+def _from_folder(model: Path, folder: Path) -> str:
+    return str(model) if is_hub_name(str(model), Path()) else os.path.relpath(model.absolute(), folder.absolute())
+
+
 def _files(starter: str, folder: Path, model: Path | None) -> Iterator[tuple[str, str]]:
     """Yield name and content of each file."""
     values = {
         "@BACKEND@": json.dumps("fake" if model is None else "hf"),
-        "@MODEL@": json.dumps(
-            "answers.jsonl" if model is None else os.path.relpath(model.absolute(), folder.absolute()), ensure_ascii=False
-        ),
+        "@MODEL@": json.dumps("answers.jsonl" if model is None else _from_folder(model, folder), ensure_ascii=False),
         "@INSTALL@": install_command("vllm"),
         "@WITH@": "runs at once, on the scripted answers in answers.jsonl"
         if model is None
@@ -91,7 +94,9 @@ def init(folder: Path, template: str, model: Path | None) -> int:
 
     DIR is created if it does not exist (default: the current folder). Nothing is overwritten.
     """
-    if model is not None and not model.is_dir():
+    if model is not None and is_hub_name(str(model), Path()):
+        folder_of(str(model))
+    elif model is not None and not model.is_dir():
         raise ConfigError(f"--model {model} is not a folder; the nearest that exists is {nearest_folder(model)}")
     print(*write_project(folder, template, model=model), sep="\n")
     go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "

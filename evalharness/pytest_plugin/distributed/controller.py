@@ -22,7 +22,7 @@ from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import start_run
 from evalharness.pytest_plugin.plain_tests import is_plain_id
-from evalharness.pytest_plugin.reporting import REPORTING, Progress, announce
+from evalharness.pytest_plugin.reporting import REPORTING, Progress, announce, cannot_begin
 from evalharness.pytest_plugin.session import STATE
 from evalharness.runs.workers import CaseSeconds
 
@@ -77,7 +77,11 @@ class Controller:
 
     def _signs_of(self, node: Any) -> Path:
         if self._signs is None:
-            self._signs = OwnFolder("signs")
+            self._config.stash[REPORTING].signals.take()  # or a signal while workers start would leave the folder
+            try:
+                self._signs = OwnFolder("signs")
+            except OSError as error:
+                raise cannot_begin(error) from error
         return self._signs.path / node.gateway.id
 
     @pytest.hookimpl(optionalhook=True)
@@ -131,6 +135,9 @@ class Controller:
         """Stop watching."""
         if self._watch is not None:
             self._watch.stop()
+        self._remove_signs()
+
+    def _remove_signs(self) -> None:
         if self._signs is not None:
             self._signs.remove()
 
@@ -175,9 +182,14 @@ class Controller:
                 state.context.resumed.check_collected(ids)
             except EvalHarnessError as error:
                 raise pytest.UsageError(redactor().text(str(error))) from error
-        if state.has_started_run or not plan.units:
-            if not state.has_started_run and any(is_plain_id(nodeid, state.registry.engine_ids) for nodeid in ids):
+        if state.has_started_run:
+            return
+        if not plan.units:
+            if any(is_plain_id(nodeid, state.registry.engine_ids) for nodeid in ids):
                 self._start()
+            else:  # a session without evals ends as it would without evalharness
+                self._remove_signs()
+                config.stash[REPORTING].signals.give_back()
             return
         if config.getoption("dist") != "load":
             raise pytest.UsageError(
@@ -202,3 +214,5 @@ class Controller:
             self._note_problems_at_start()
         except RecordError as error:
             raise pytest.UsageError(redactor().text(str(error))) from error
+        except OSError as error:
+            raise cannot_begin(error) from error

@@ -16,10 +16,11 @@ from evalharness.api.errors import CheckpointError
 from evalharness.backends import AUTO
 from evalharness.checkpoints.discovery import find_models, training_facts
 from evalharness.checkpoints.gguf import refuse_gguf
+from evalharness.checkpoints.hub import hub_facts
 from evalharness.checkpoints.identity import fingerprint_adapted, fingerprint_of, stamp_of
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint, name_checkpoints
 from evalharness.config import RunConfig
-from evalharness.config.checks import constraints_of
+from evalharness.config.checks import constraints_of, idle_devices
 from evalharness.config.kinds import Option
 from evalharness.config.options import OPTIONS
 from evalharness.hardware.auto_backend import Chosen
@@ -57,6 +58,8 @@ class EngineSpec:
     """How the weights are kept in fewer bits, as the checkpoint says."""
     training: Mapping[str, Any] | None = None
     """Step, epoch and time of saving, where trainer_state.json tells."""
+    hub: Mapping[str, Any] | None = None
+    """Name, revision and licence's file of a checkpoint from the hub."""
 
     def to_json(self) -> EngineEntry:
         """Return plain JSON data."""
@@ -98,8 +101,8 @@ def engine_specs(
     dtypes = run.dtype or (None,)
     real = [name for name in run.backend if name != "fake"]
     if real:
-        paths = find_models(run.model, root, wait_s=run.wait, on_notice=on_notice)
-        how: dict[str, Any] = {"trust_remote_code": run.trust_remote_code, "allow_pickle": run.allow_pickle, "base_model": run.base_model}
+        paths = find_models(run.model, root, wait_s=run.wait, on_notice=on_notice, download=run.download)
+        how: dict[str, Any] = {name: getattr(run, name) for name in ("trust_remote_code", "allow_pickle", "base_model", "download")}
         infos, stamps = [], []
         seen: dict[Path, CheckpointInfo] = {}
         for path in paths:
@@ -138,6 +141,7 @@ def engine_specs(
                     quantization=info.quantization,
                     chosen=why,
                     training=training_facts(path),
+                    hub=hub_facts(path),
                 )
                 for backend, why in backends[path]
                 for dtype in (dtypes if _DTYPE.is_for(backend) else (None,))
@@ -187,6 +191,8 @@ def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
             yield f"--{name.replace('_', '-')} {getattr(run, name)} is not used: no checkpoint of this run takes images"
     if run.origin("base_model") == "command line" and all(spec.base_path is None for spec in specs):
         yield f"--base-model {run.base_model} is not used: no checkpoint of this run is an adapter"
+    if idle_devices(run):
+        yield f"--devices {run.devices} is not used: the server has its own, and nothing of this run needs one"
     for pattern, space in (run.coordinates or ()) if run.origin("coordinates") == "command line" else ():
         if pattern and not any(fnmatchcase(spec.checkpoint, pattern) for spec in specs):
             names = ", ".join(dict.fromkeys(spec.checkpoint for spec in specs))

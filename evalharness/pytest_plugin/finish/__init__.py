@@ -16,6 +16,7 @@ from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_ru
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
 from evalharness.pytest_plugin._pytest_internals import import_module
 from evalharness.pytest_plugin.eval_module import data_folder, marks_of
+from evalharness.pytest_plugin.execution.takeover import forget_in_flight
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import STATE, EvalSession
 from evalharness.runs.command_line import shown_command
@@ -30,11 +31,12 @@ from evalharness.runs.workers import engine_entries
 def start_run(state: EvalSession, *, is_late: bool = False) -> None:
     """Write run.json with options and environment; `RecordError` if the run's folder is taken or cannot be written.
 
-    `is_late`: workers have written into the folder already.
+    The run has begun, so that it can be resumed and has reports, once the journal says what was collected. `is_late`: workers have written
+    into the folder already.
     """
+    environment = environment_facts(state.context.root)
     if state.context.resumed is None:
         _make_folder(state, is_late=is_late)
-    state.has_started_run = True
     state.run_file_at_start = {
         "run_id": state.context.run.run_id,
         "command": shown_command(sys.argv, state.context.root),
@@ -44,7 +46,7 @@ def start_run(state: EvalSession, *, is_late: bool = False) -> None:
         "baseline": _baseline(state),
         "notices": list(state.registry.notices),
         **state.execution.origin.facts,
-        **environment_facts(state.context.root),
+        **environment,
     }
     if state.context.resumed is not None:
         state.run_file_at_start = state.context.resumed.asked(state.run_file_at_start)
@@ -52,6 +54,7 @@ def start_run(state: EvalSession, *, is_late: bool = False) -> None:
     # Were the run killed, its report would be made from this.
     engines = [spec.to_json() for spec in state.registry.known_engines]
     state.context.journal.write("collected", {"engines": engines, "nodeids": list(state.execution.plan.units)})
+    state.has_started_run = True
 
 
 def _make_folder(state: EvalSession, *, is_late: bool) -> None:
@@ -79,6 +82,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     """
     state = config.stash[STATE]
     context, origin, run_dir = state.context, state.execution.origin, state.context.run_dir
+    forget_in_flight(run_dir)
     records = read_records(run_dir)
     engines = {spec.id: spec.to_json() for spec in state.registry.known_engines}
     reason = interrupted or "the session ended before it"

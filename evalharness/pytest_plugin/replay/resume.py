@@ -118,11 +118,12 @@ class Resumption:
         What only the user decides must be given again; see `trust.py`.
         """
         then = self.recorded.config
-        settings = {**then.settings, "run_id": Setting(self.recorded.run_dir.name, then.origin("run_id"))}
+        recorded, given = then.settings, now.settings
+        settings = {**recorded, "run_id": Setting(self.recorded.run_dir.name, then.origin("run_id"))}
         changed = []
         self._refuse_hidden(now)
         for option in OPTIONS:
-            before, asked = then.settings[option.name], now.settings[option.name]
+            before, asked = recorded[option.name], given[option.name]
             if option.name in ("run_id", "resume"):
                 continue
             if not _outranks(asked, before) and option.name not in OF_THIS_SESSION:

@@ -13,13 +13,14 @@ from typing import Any
 
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.api.redaction import redactor
+from evalharness.checkpoints.hub import cached_folder
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Folder, Option, PathList, Setting, shown
 from evalharness.config.options import OPTIONS
 
 # They name an address, bring code, weaken a refusal, or pass anything on to another library.
 _DECIDED_BY_THE_USER = (
-    "base_url", "trust_remote_code", "allow_pickle", "unsupported_options", "engine_option", "attn_implementation",
+    "base_url", "trust_remote_code", "allow_pickle", "download", "unsupported_options", "engine_option", "attn_implementation",
     "distributed_executor_backend",
 )  # fmt: skip
 _PROJECT_FILES = ("pytest.ini", "pyproject.toml", "evalharness.toml", "tox.ini", "setup.cfg", "setup.py", ".git")
@@ -34,7 +35,8 @@ def is_within(path: Path, folder: Path) -> bool:
 
 def check_options(then: RunConfig, now: RunConfig, root: Path, run_id: str) -> None:
     """Raise `ConfigError` for options that a resumed run has, but that only the user decides, unless they are given again."""
-    unconfirmed = [option for option in OPTIONS if _needs_user(option, then.settings[option.name], now.settings[option.name], root)]
+    recorded, given_now = then.settings, now.settings
+    unconfirmed = [option for option in OPTIONS if _needs_user(option, recorded[option.name], given_now[option.name], root)]
     if not unconfirmed:
         return
     given = " ".join(_as_given(option, getattr(then, option.name)) for option in unconfirmed)
@@ -69,11 +71,12 @@ def _as_given(option: Option, value: Any) -> str:
 
 def check_checkpoints(paths: Iterable[str], run: RunConfig, root: Path, run_id: str) -> None:
     """Raise `RecordError` for a checkpoint of a journal that neither lies in the project nor is what `--model` names."""
+    cached = {str(folder) for name in run.model if (folder := cached_folder(name, root)) is not None}
     for text in paths:
         path = os.path.normpath(text)
         places = [path, str(Path(path).parent)]  # a training run stands for its checkpoints
         named = any(Path(path).is_relative_to(pattern) or any(fnmatchcase(place, pattern) for place in places) for pattern in run.model)
-        if not named and not is_within(Path(path), root):
+        if not named and path not in cached and not is_within(Path(path), root):
             raise RecordError(f"a journal of run {run_id} names the checkpoint {text}, which is not of its --model; start a new run")
 
 

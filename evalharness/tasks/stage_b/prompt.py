@@ -38,13 +38,26 @@ def messages(mission: str, summaries: Sequence[str], rules: Mapping[str, str]) -
     domain = MISSIONS[mission].domain
     evidence = [_Evidence(text, domain) for text in summaries]
     counts = ", ".join(f"Image{number}(obj={summary.num_objects})" for number, summary in enumerate(evidence, start=1))
-    lines = [f"任务: {mission}", f"重点: {rules[FOCUS]}"]
-    lines += [f"{rule_id}: {rules[rule_id]}" for rule_id in in_order(rules) if rule_id != FOCUS]
+    lines = [f"任务: {mission}", *rule_lines(rules)]
     lines.append(f"统计: {counts}；图片数量: {len(evidence)}")
     if domain == "rru" and (distances := _distances(evidence)):
         lines.append(f"站点汇总: {distances}")
-    lines += [f"Image{number}: {summary.text}" for number, summary in enumerate(evidence, start=1)]
+    lines += _image_lines(evidence)
     return [{"role": "system", "content": _SYSTEM.format(domain=domain.upper())}, {"role": "user", "content": "\n".join(lines)}]
+
+
+def rule_lines(rules: Mapping[str, str]) -> list[str]:
+    """Return a mission's rules as every prompt of Stage-B shows them, the focus first."""
+    return [f"重点: {rules[FOCUS]}", *(f"{rule_id}: {rules[rule_id]}" for rule_id in in_order(rules) if rule_id != FOCUS)]
+
+
+def image_lines(mission: str, summaries: Sequence[str]) -> list[str]:
+    """Return the summaries of a ticket's photos as every prompt of Stage-B shows them, one line each."""
+    return _image_lines([_Evidence(text, MISSIONS[mission].domain) for text in summaries])
+
+
+def _image_lines(evidence: Sequence[_Evidence]) -> list[str]:
+    return [f"Image{number}: {summary.text}" for number, summary in enumerate(evidence, start=1)]
 
 
 class _Evidence:

@@ -9,7 +9,7 @@ samples whose RER reaches the threshold.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -50,7 +50,7 @@ class GateLimits:
 
 @dataclass(frozen=True)
 class GateResult:
-    """The numbers and the verdict; `reasons` are the conditions that were not met, () when the change passes."""
+    """The numbers and the verdict; `failed` has the conditions that were not met, each with a sentence."""
 
     num_tickets: int
     base: Mapping[str, float]
@@ -58,12 +58,17 @@ class GateResult:
     rer: float
     changed_fraction: float
     probability: float
-    reasons: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         """Whether every condition was met."""
-        return not self.reasons
+        return not self.failed
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The sentences of the conditions that were not met."""
+        return tuple(self.failed.values())
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a row of `rule_candidates.jsonl` has it, RER included."""
@@ -76,6 +81,7 @@ class GateResult:
             "changed_fraction": self.changed_fraction,
             "probability": self.probability,
             **{f"{side}_{short}": values[name] for side, values in sides.items() for short, name in names.items()},
+            "failed": list(self.failed),
             "reasons": list(self.reasons),
         }
 
@@ -122,7 +128,7 @@ def rule_gate(
     changed = sum(base[key].prediction != candidate[key].prediction for key in keys) / len(keys) if keys else 0.0
     before, after = (rates(confusion(side[key] for key in keys)) for side in (base, candidate))
     result = GateResult(len(keys), before, after, rer, changed, _probability(errors, limits))
-    return replace(result, reasons=tuple(_reasons(result, op, limits)))
+    return replace(result, failed=_failed(result, op, limits))
 
 
 def _probability(errors: list[tuple[bool, bool]], limits: GateLimits) -> float:
@@ -139,22 +145,22 @@ def _probability(errors: list[tuple[bool, bool]], limits: GateLimits) -> float:
     return reached / limits.num_draws
 
 
-def _reasons(result: GateResult, op: str, limits: GateLimits) -> list[str]:
+def _failed(result: GateResult, op: str, limits: GateLimits) -> dict[str, str]:
     if not result.num_tickets:
-        return ["no ticket was judged under both rule sets"]
-    reasons = []
+        return {"tickets": "no ticket was judged under both rule sets"}
+    failed = {}
     if result.rer < limits.min_rer:
-        reasons.append(f"RER {result.rer:.4f} is below {limits.min_rer}")
+        failed["rer"] = f"RER {result.rer:.4f} is below {limits.min_rer}"
     if result.changed_fraction > limits.max_changed_fraction:
-        reasons.append(f"{result.changed_fraction:.4f} of the verdicts changed, more than {limits.max_changed_fraction}")
+        failed["changed_fraction"] = f"{result.changed_fraction:.4f} of the verdicts changed, more than {limits.max_changed_fraction}"
     if result.probability < limits.min_probability:
-        reasons.append(f"P(RER >= {limits.min_rer}) is {result.probability:.4f}, below {limits.min_probability}")
+        failed["probability"] = f"P(RER >= {limits.min_rer}) is {result.probability:.4f}, below {limits.min_probability}"
     if op in STRICT_OPS:
         increase = result.candidate["fp_rate"] - result.base["fp_rate"]
         if increase >= 0:
-            reasons.append(f"{op} must lower fp_rate, it went from {result.base['fp_rate']:.4f} to {result.candidate['fp_rate']:.4f}")
+            failed["fp_rate"] = f"{op} must lower fp_rate, it went from {result.base['fp_rate']:.4f} to {result.candidate['fp_rate']:.4f}"
         if result.candidate["accuracy"] <= result.base["accuracy"]:
-            reasons.append(f"{op} must raise accuracy, it is {result.candidate['accuracy']:.4f} after {result.base['accuracy']:.4f}")
+            failed["accuracy"] = f"{op} must raise accuracy, it is {result.candidate['accuracy']:.4f} after {result.base['accuracy']:.4f}"
         if increase > limits.max_fp_rate_increase:
-            reasons.append(f"fp_rate rose by {increase:.4f}, more than {limits.max_fp_rate_increase}")
-    return reasons
+            failed["fp_rate_increase"] = f"fp_rate rose by {increase:.4f}, more than {limits.max_fp_rate_increase}"
+    return failed

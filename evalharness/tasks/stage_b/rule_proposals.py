@@ -18,20 +18,17 @@ No text makes a reader raise; extraction is linear in the length of the text.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from evalharness.api.errors import ContractTypeError, ContractValueError, RecordError
+from evalharness.api.errors import ContractTypeError, ContractValueError
 from evalharness.tasks.shared import balanced_spans, leftover_thinking, loads
 from evalharness.tasks.stage_b.files import FOCUS, is_invariant
 from evalharness.tasks.stage_b.prompt import plain, signature, third_states
 
-FAILURES = Path("reflection_cache") / "rule_search_proposer_failures.jsonl"
 _FENCE = "```"
 
 
@@ -78,22 +75,19 @@ def _spans(text: str) -> Iterator[tuple[str, int, int]]:
         yield "balanced", *balanced
 
 
-def failure_row(mission: str, step: int, text: str, problem: str) -> dict[str, Any]:
-    """Return the row that records an answer without usable JSON; it counts as an answer without candidates."""
-    return {"mission": mission, "step": step, "problem": problem, "response": text}
+Guard: TypeAlias = Literal[
+    "form", "target", "protected rule", "empty text", "too long", "Stage-A text", "third state", "double negation", "no verdict", "brand",
+    "missing evidence passes", "against an invariant", "duplicate", "conflict", "rejected before",
+]  # fmt: skip
+"""What may refuse a change; `form` covers keys and types."""
 
 
-def record_failure(run_dir: Path | str, row: Mapping[str, Any]) -> Path:
-    """Append a row to the file of failures in a run's folder and return its path. `RecordError` if it cannot be written."""
-    path = Path(run_dir) / FAILURES
-    line = f"{json.dumps(dict(row), allow_nan=False)}\n".encode()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            file.write(line)
-    except OSError as error:
-        raise RecordError(f"{path} cannot be written: {error}") from error
-    return path
+class GuardError(ContractValueError):
+    """A change that a guard refuses."""
+
+    def __init__(self, guard: Guard, problem: str) -> None:
+        super().__init__(problem)
+        self.guard = guard
 
 
 ProposalOp: TypeAlias = Literal["upsert", "update", "merge", "remove"]
@@ -104,6 +98,7 @@ _KEYS = ("op", "text", "rationale", "target_signature", "target_signatures")
 _LEAKAGE = re.compile(
     r"<DOMAIN=|<TASK=|[{}]|obj=|image_?[0-9]|图片[0-9]|QC-[A-Za-z]+-[0-9]|[\"']类别[\"']|类别[=:]|文本[=:]|站点[0-9]", re.IGNORECASE
 )
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _BRANDS = re.compile(r"品牌|华为|中兴|爱立信|诺基亚|大唐|烽火|厂家|厂商")
 # Missing evidence, not a missing fault: 没有紧固件不合格 and 未见异常 may pass.
 _NO_FAULT = "(?!不合格|不符合|错误|散乱|问题|异常|松动|缺失)"
@@ -132,10 +127,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Refusal:
-    """One change that was refused: its place in the answer (from 0), and why."""
+    """One change that was refused: its place in the answer (from 0), why, and by which guard."""
 
     place: int
     problem: str
+    guard: Guard
 
 
 @dataclass(frozen=True)
@@ -177,9 +173,9 @@ def check_proposal(value: Mapping[str, Any], rules: Mapping[str, str], rejected_
     def read(entry: Any, earlier: Sequence[Candidate]) -> tuple[Candidate, Collection[str]]:
         candidate = _candidate(entry, rules, known)
         if candidate.id in rejected_ids:
-            raise ContractValueError("was rejected before")
+            raise GuardError("rejected before", "was rejected before")
         if candidate.text and any(signature(candidate.text) == signature(other.text) for other in earlier if other.text):
-            raise ContractValueError("says the same as another candidate")
+            raise GuardError("duplicate", "says the same as another candidate")
         return candidate, candidate.targets
 
     return Proposal(*_accepted(entries, read, "candidate"))
@@ -202,9 +198,9 @@ def _accepted(
         try:
             change, rule_ids = read(entry, changes)
             if not changed.isdisjoint(rule_ids):
-                raise ContractValueError(f"another {noun} changes {', '.join(sorted(changed.intersection(rule_ids)))} already")
+                raise GuardError("conflict", f"another {noun} changes {', '.join(sorted(changed.intersection(rule_ids)))} already")
         except (ContractTypeError, ContractValueError) as error:
-            refused.append(Refusal(place, str(error)))
+            refused.append(Refusal(place, str(error), error.guard if isinstance(error, GuardError) else "form"))
         else:
             changed.update(rule_ids)
             changes.append(change)
@@ -219,19 +215,24 @@ def _candidate(entry: Any, rules: Mapping[str, str], known: Mapping[str, str]) -
         raise ContractValueError(f"has an unknown key {unknown[0][:40]!r}; known: {', '.join(_KEYS)}")
     op = _op(entry, PROPOSAL_OPS)
     targets = _targets(op, entry, known)
-    text = _stripped(entry.get("text"))
+    text = _one_line(entry.get("text"))
     if op != "remove":
         _check_text(text, rules)
         same = known.get(signature(text))
         if same is not None and same not in targets:
-            raise ContractValueError(f"says the same as {same}")
+            raise GuardError("duplicate", f"says the same as {same}")
         if same is not None and len(targets) == 1:
-            raise ContractValueError(f"changes nothing: {same} says so already")
+            raise GuardError("duplicate", f"changes nothing: {same} says so already")
     elif text:
         raise ContractValueError("remove takes no text")
+    return _named(op, text, entry.get("rationale"), targets, rules)
+
+
+def _named(op: ProposalOp, text: str, rationale: Any, targets: tuple[str, ...], rules: Mapping[str, str]) -> Candidate:
+    """Return the candidate with its id, which equal changes of equal rules share."""
     words = [op, *sorted(signature(rules[target]) for target in targets), signature(text)]
     name = hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return Candidate(op, text, _stripped(entry.get("rationale")), targets, name)
+    return Candidate(op, text, _one_line(rationale), targets, name)
 
 
 AnyOp = TypeVar("AnyOp", bound=str)
@@ -244,8 +245,9 @@ def _op(entry: Mapping[str, Any], ops: Sequence[AnyOp]) -> AnyOp:
     return op
 
 
-def _stripped(text: Any) -> str:
-    return text.strip() if isinstance(text, str) else ""
+def _one_line(text: Any) -> str:
+    """Return a text as one line that can be written as UTF-8, "" for anything else: a rule is a line of every prompt."""
+    return " ".join(_SURROGATE.sub("\ufffd", text).split()) if isinstance(text, str) else ""
 
 
 def _targets(op: ProposalOp, entry: Mapping[str, Any], known: Mapping[str, str]) -> tuple[str, ...]:
@@ -266,48 +268,50 @@ def _targets(op: ProposalOp, entry: Mapping[str, Any], known: Mapping[str, str])
     for text in texts:
         rule_id = known.get(signature(text)) if isinstance(text, str) else None
         if rule_id is None:
-            raise ContractValueError(f"no rule has the signature {str(text)[:60]!r}")
+            raise GuardError("target", f"no rule has the signature {str(text)[:60]!r}")
         targets.append(_changeable(rule_id, op))
     return tuple(dict.fromkeys(targets))
 
 
 def _changeable(rule_id: str, op: str) -> str:
     if is_invariant(rule_id):
-        raise ContractValueError(f"{rule_id} is an invariant and cannot be changed")
+        raise GuardError("protected rule", f"{rule_id} is an invariant and cannot be changed")
     if rule_id == FOCUS and op != "update":
-        raise ContractValueError(f"{FOCUS} is the mission's focus and cannot be removed")
+        raise GuardError("protected rule", f"{FOCUS} is the mission's focus and cannot be removed")
     return rule_id
 
 
 def _check_text(text: str, rules: Mapping[str, str]) -> None:
-    """Raise `ContractValueError` for a text that is not a rule; `rules` are those that it must not contradict."""
-    for problem in _text_problems(text, rules):
-        raise ContractValueError(problem)
+    """Raise `GuardError` for a text that is not a rule; `rules` are those that it must not contradict."""
+    for guard, problem in _text_problems(text, rules):
+        raise GuardError(guard, problem)
 
 
-def _text_problems(text: str, rules: Mapping[str, str]) -> Iterator[str]:
+def _text_problems(text: str, rules: Mapping[str, str]) -> Iterator[tuple[Guard, str]]:
     searched = plain(text)
     if not signature(text):
-        yield "the text is empty"
+        yield "empty text", "the text is empty"
+    if "\ufffd" in text or "<|" in searched:
+        yield "form", "holds a broken character or a special token"
     leaked = _LEAKAGE.search(searched)
     if leaked:
-        yield f"quotes Stage-A: {leaked[0]!r}"
+        yield "Stage-A text", f"quotes Stage-A: {leaked[0]!r}"
     states = third_states(text)
     if states:
-        yield f"names a third state: {states[0]}"
+        yield "third state", f"names a third state: {states[0]}"
     if _DOUBLE_NEGATION.search(searched):
-        yield "says its verdict by double negation"
+        yield "double negation", "says its verdict by double negation"
     if "通过" not in searched:
-        yield "names neither 通过 nor 不通过"
+        yield "no verdict", "names neither 通过 nor 不通过"
     brand = _BRANDS.search(searched)
     if brand:
-        yield f"judges by brand: {brand[0]}"
+        yield "brand", f"judges by brand: {brand[0]}"
     if _ABSENT_PASSES.search(searched):
-        yield "lets missing evidence pass, against the frame of all rules"
+        yield "missing evidence passes", "lets missing evidence pass, against the frame of all rules"
     invariants = {signature(rule): rule_id for rule_id, rule in rules.items() if is_invariant(rule_id)}
     opposite = signature(text).replace("不通过", "\ue000").replace("未通过", "\ue000").replace("通过", "\ue001").translate(_OPPOSITE)
     if opposite in invariants:
-        yield f"says the opposite of {invariants[opposite]}, which is an invariant"
+        yield "against an invariant", f"says the opposite of {invariants[opposite]}, which is an invariant"
 
 
 Op: TypeAlias = Literal["add", "update", "delete", "merge", "none"]
@@ -358,6 +362,27 @@ class Reflection:
     hypotheses: tuple[Hypothesis, ...]
     coverage: Any = None
     problem: str = ""
+
+
+_PROPOSAL_OP: Mapping[Op, ProposalOp] = {"add": "upsert", "update": "update", "delete": "remove", "merge": "merge"}
+
+
+def as_candidate(operation: Operation, rules: Mapping[str, str]) -> Candidate:
+    """Return what an operation other than none proposes, as the rule proposer would have proposed it."""
+    targets = tuple(dict.fromkeys([*filter(None, [operation.key]), *operation.merged_from]))
+    return _named(_PROPOSAL_OP[operation.op], operation.text, operation.rationale, targets, rules)
+
+
+def read_decision(text: str, ticket_keys: Collection[str]) -> tuple[Decision, str]:
+    """Return what a model's text decides, and why it could not be read, "" where it could; an unreadable text decides nothing."""
+    extracted = extract_object(text)
+    try:
+        if extracted.value is not None:
+            return check_decision(extracted.value, ticket_keys), ""
+        problem = extracted.problem
+    except (ContractTypeError, ContractValueError) as error:
+        problem = str(error)
+    return Decision((), ""), problem
 
 
 def check_decision(value: Mapping[str, Any], ticket_keys: Collection[str]) -> Decision:
@@ -414,13 +439,13 @@ def _operation(entry: Any, rules: Mapping[str, str], ticket_keys: Collection[str
         raise ContractValueError("merge needs merged_from of at least two rules")
     if op != "merge" and merged:
         raise ContractValueError(f"{op} takes no merged_from")
-    text = _stripped(entry.get("text"))
+    text = _one_line(entry.get("text"))
     if op == "delete":
         if text:
             raise ContractValueError("delete takes no text")
         return Operation(op, key, "", (), rationale, evidence)
     if len(text) > MAX_RULE_CHARS:
-        raise ContractValueError(f"the text has {len(text)} characters, at most {MAX_RULE_CHARS} are allowed")
+        raise GuardError("too long", f"the text has {len(text)} characters, at most {MAX_RULE_CHARS} are allowed")
     _check_text(text, rules)
     if op != "add":
         return Operation(op, key, text, merged, rationale, evidence)
@@ -436,15 +461,15 @@ def _nearly_the_same(text: str, rules: Mapping[str, str]) -> str | None:
     if nearest is None or similarity[nearest] < SAME_RULE:
         return None
     if is_invariant(nearest):
-        raise ContractValueError(f"nearly the same as {nearest}, which is an invariant and cannot be changed")
+        raise GuardError("protected rule", f"nearly the same as {nearest}, which is an invariant and cannot be changed")
     if similarity[nearest] == 1:
-        raise ContractValueError(f"says the same as {nearest}")
+        raise GuardError("duplicate", f"says the same as {nearest}")
     return nearest
 
 
 def _rule(rule_id: Any, rules: Mapping[str, str], op: Op) -> str:
     if not isinstance(rule_id, str) or rule_id not in rules:
-        raise ContractValueError(f"there is no rule {str(rule_id)[:40]!r}")
+        raise GuardError("target", f"there is no rule {str(rule_id)[:40]!r}")
     return _changeable(rule_id, op)
 
 

@@ -8,15 +8,21 @@ from typing import Any
 import pytest
 
 from evalharness import build_engine_around
-from evalharness.api.errors import CapabilityError, ConfigError
+from evalharness.api.errors import CapabilityError, CheckpointError, ConfigError, ContractValueError
 from evalharness.api.options import GenerationOptions, ModelLoadConfig
 from evalharness.api.requests import TokenGenerationRequest
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.engine import Engine
 from tests.backends.hf_models import load, make_vlm_checkpoint, model_of
-from tests.backends.live_models import answers
+from tests.backends.live_models import answers, state_dict
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
+
+
+def nameless(model: Any) -> Any:
+    """Return the model, which no longer says where it came from."""
+    model.config._name_or_path = ""
+    return model
 
 
 def step(model: Any, rate: float = 0.05) -> None:
@@ -208,19 +214,59 @@ def test_what_training_wraps_around_a_model_is_seen_through(trainers_parts: tupl
         torch.distributed.destroy_process_group()
 
 
-def test_a_shared_model_is_changed_by_its_trainer_only(trainers_parts: tuple[Any, Any], hf_text_checkpoint: Path) -> None:
+def test_weights_brought_to_a_shared_model_are_there_and_are_a_new_version(trainers_parts: tuple[Any, Any], tmp_path: Path) -> None:
+    import peft
+
+    model, tokenizer = trainers_parts
+    engine = build_engine_around(model, tokenizer)
+    model.save_pretrained(tmp_path / "whole")
+    assert engine.weights.reload(str(tmp_path / "whole")).num_loaded == len(state_dict(tmp_path / "whole"))
+    assert engine.weights.sync_from_state_dict({name: each.bfloat16() for name, each in model.state_dict().items()}).weight_version == "2"
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False), adapter_name="policy")
+    engine = build_engine_around(wrapped, tokenizer)
+    wrapped.save_pretrained(tmp_path / "adapter")
+    tensors = peft.get_peft_model_state_dict(wrapped, adapter_name="policy")
+    before = answers(engine)
+    assert engine.weights.load_adapter(str(tmp_path / "adapter" / "policy")).num_loaded == len(tensors) == 4
+    assert engine.weights.sync_from_state_dict(tensors).num_loaded == 4
+    assert engine.weights.sync_from_state_dict(wrapped.state_dict(), weight_version="mine").not_matched == ()
+    assert engine.weights.reload(str(tmp_path / "whole"), adapter_path=str(tmp_path / "adapter" / "policy")).weight_version == "4"
+    assert answers(engine) == before
+
+
+def test_other_weights_than_its_own_are_not_ignored_by_a_shared_model(trainers_parts: tuple[Any, Any], tmp_path: Path) -> None:
+    model, tokenizer = trainers_parts
+    engine = build_engine_around(model, tokenizer)
+    old = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.save_pretrained(tmp_path / "old")
+    step(model)
+    version = engine.weights.version
+    problem = "differs from the model's, and the model is shared with its trainer, who alone changes it: nothing is loaded into it here"
+    with pytest.raises(ContractValueError, match=problem):
+        engine.weights.sync_from_state_dict(old)
+    with pytest.raises(CheckpointError, match=f"old: .*{problem}"):
+        engine.weights.reload(str(tmp_path / "old"))
+    with pytest.raises(CheckpointError, match="there is no folder .*nowhere"):
+        engine.weights.load_adapter(str(tmp_path / "nowhere"))
+    with pytest.raises(ContractValueError, match="none of the names means a weight of the model, such as 'x'"):
+        engine.weights.sync_from_state_dict({"x": old[next(iter(old))]})
+    assert engine.weights.version == version
+
+
+def test_what_only_its_trainer_can_do_to_a_shared_model_is_refused(trainers_parts: tuple[Any, Any], hf_text_checkpoint: Path) -> None:
     engine = build_engine_around(*trainers_parts)
-    for change in (
-        lambda: engine.weights.reload(str(hf_text_checkpoint)),
-        lambda: engine.weights.sync_from_state_dict({"x": 1}),
-        engine.weights.sleep,
-    ):
-        with pytest.raises(CapabilityError, match="the model is shared with its trainer, who changes it"):
+    for change in (engine.weights.unload_adapter, engine.weights.sleep):
+        with pytest.raises(CapabilityError, match="the model is shared with its trainer, who alone changes it"):
             change()
     with pytest.raises(CapabilityError, match="may change unseen, so none of its answers can be kept"):
         engine.use_cache(ResponseCache(), {})
     assert engine.describe()["is_shared"] is True
     assert engine.weights.why_not_swap(ModelLoadConfig(str(hf_text_checkpoint))) == "the model is a trainer's"
+
+
+def test_a_model_from_a_folder_needs_no_tokenizer_beside_it(trainers_parts: tuple[Any, Any]) -> None:
+    model, tokenizer = trainers_parts
+    assert answers(build_engine_around(model)) == answers(build_engine_around(model, tokenizer))
 
 
 def test_closing_the_engine_leaves_the_model_to_its_trainer(trainers_parts: tuple[Any, Any]) -> None:
@@ -233,7 +279,7 @@ def test_closing_the_engine_leaves_the_model_to_its_trainer(trainers_parts: tupl
 @pytest.mark.parametrize(
     ("break_it", "error", "message"),
     [
-        pytest.param(lambda m, t: (m, None), ConfigError, "needs its tokenizer, or the processor", id="no tokenizer"),
+        pytest.param(lambda m, t: (nameless(m), None), ConfigError, "needs its tokenizer, or the processor", id="no tokenizer"),
         pytest.param(lambda m, t: (m.lm_head, t), CapabilityError, "Linear cannot generate", id="no model"),
         pytest.param(lambda m, t: (m.to("meta"), t), CapabilityError, "has no values yet", id="no values"),
     ],

@@ -12,6 +12,7 @@ import pytest
 from evalharness.api.errors import ConfigError, UnsupportedOption
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
+from evalharness.backends.vllm._internals import UNI_EXECUTOR
 from evalharness.backends.vllm.engine import EngineLog, ErrorFileHandler
 from evalharness.backends.vllm.sampling import completion_of
 from evalharness.backends.vllm.settings import check_engine_options, engine_arguments, pixel_budget_arguments, set_environment_defaults
@@ -39,6 +40,7 @@ def test_what_vllm_cannot_honour_is_refused(config: dict[str, Any], problem: str
 
 
 SIZES = {"max_model_len": 512, "gpu_memory_utilization": 0.5}
+UNI = {"distributed_executor_backend": "uni"}
 MORE = {"pipeline_parallel_size": 2, "distributed_executor_backend": "ray"}
 ARGUMENTS = {
     "defaults on a CPU": ("cpu", {}, {}, {"dtype": "float32", "enforce_eager": True, "tensor_parallel_size": 1}),
@@ -49,6 +51,8 @@ ARGUMENTS = {
     "no foreign code or defaults": ("cpu", {}, {}, {"trust_remote_code": False, "load_format": "safetensors", "generation_config": "vllm"}),
     "code and pickles": ("cpu", {"trust_remote_code": True, "allow_pickle": True}, {}, {"trust_remote_code": True, "load_format": "auto"}),
     "sizes": ("cpu", {}, SIZES, SIZES),
+    "one process on a GPU": ("cuda", {}, UNI, UNI),
+    "one process on a CPU": ("cpu", {}, UNI, {"distributed_executor_backend": UNI_EXECUTOR}),
     "others": ("cpu", {}, {**MORE, "extra": (("max_num_seqs", 8),)}, {**MORE, "max_num_seqs": 8}),
 }
 

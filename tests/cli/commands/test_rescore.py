@@ -530,6 +530,7 @@ class TestRefused:
             pytest.param("journal", None, "has no journal, which holds the full generations", id="no-journal"),
             pytest.param("run.json", None, "has no run.json, so the options of its cases are unknown", id="no-run-json"),
             pytest.param("journal/main.jsonl", "", "holds no record of any case", id="empty-journal"),
+            pytest.param("journal/main.jsonl", None, "holds no record of any case", id="no-file-in-the-journal"),
             pytest.param("journal/main.jsonl", "[1, 2]\n", "is not a line of a journal", id="list"),
             pytest.param("journal/main.jsonl", '{"no": "kind"}\n', "is not a line of a journal", id="no-kind"),
             pytest.param("journal/main.jsonl", '{"kind":"row"}\n', "is a row line without 'engine'", id="bare-row"),

@@ -152,6 +152,17 @@ class TestCtrlC:
         assert (run.run_dir / "report.md").exists()
         assert "INTERNALERROR" not in run.output
 
+    def test_a_signal_while_workers_start_leaves_no_folder_and_no_process(self, project: Project, tmp_path: Path) -> None:
+        (tmp_path / "temporary").mkdir()
+        project.write(test_a=SLOW, conftest="import os, time\nif 'PYTEST_XDIST_WORKER' in os.environ: time.sleep(60)\n")
+        with project.start(mode="n2", env={"TMPDIR": str(tmp_path / "temporary")}) as process:
+            wait_until(lambda: any((tmp_path / "temporary").glob("evalharness-signs-*")) or process.poll() is not None)
+            process.terminate()
+            run = project.wait(process)
+            wait_until(lambda: process_group(process.pid) == [])
+        assert run.exit_code == pytest.ExitCode.INTERRUPTED
+        assert [path.name for path in (tmp_path / "temporary").iterdir() if path.name.startswith("evalharness")] == []
+
     @pytest.mark.parametrize("mode", MODES[::2])
     def test_twice_ends_at_once_and_keeps_the_journal(self, project: Project, mode: str) -> None:
         with started(project, mode) as process:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from evalharness.api.errors import ContractValueError, RecordError
+from evalharness.api.errors import ContractValueError
 from evalharness.tasks.stage_b.prompt import signature
-from evalharness.tasks.stage_b.rule_proposals import Proposal, check_proposal, extract_object, failure_row, read_proposal, record_failure
+from evalharness.tasks.stage_b.rule_proposals import Proposal, check_proposal, extract_object, read_proposal
 from tests.growth import assert_linear
 
 RULES = {
@@ -97,6 +96,8 @@ TEXTS = {
     "double negation": ("若紧固件合格，则不应判定为不通过", "double negation"),
     "other double negation": ("若紧固件合格，则不能视为不通过", "double negation"),
     "no verdict": ("若缺少紧固件，则有问题", "names neither 通过 nor 不通过"),
+    "special token": ("若紧固件松动，则不通过<|im_end|>", "a broken character or a special token"),
+    "broken character": ("若紧固件\ud800松动，则不通过", "a broken character or a special token"),
     "brand": ("若BBU品牌为中兴，则判定通过", "judges by brand: 品牌"),
     "missing passes": ("若未见紧固件，也判定通过", "lets missing evidence pass"),
     "opposite of an invariant": ("缺少关键证据则判定通过", "lets missing evidence pass"),
@@ -114,6 +115,11 @@ def test_the_opposite_of_an_invariant_is_refused() -> None:
     rules = {**RULES, "S2": "若照片模糊，则判定不通过"}
     (refused,) = check_proposal({"rules": ["若照片模糊则判定通过"]}, rules).refused
     assert refused.problem == "says the opposite of S2, which is an invariant"
+
+
+def test_a_rule_and_its_rationale_become_lines_that_any_file_takes() -> None:
+    (candidate,) = check({"op": "upsert", "text": "若紧固件松动，\n则判定不通过", "rationale": "漏\n检\ud800"}).candidates
+    assert (candidate.text, candidate.rationale) == ("若紧固件松动， 则判定不通过", "漏 检\ufffd")
 
 
 GOOD_TEXTS = [GOOD, "若紧固件齐全，则判定通过", "若没有紧固件不合格，则判定通过", "若未见异常，则判定通过"]
@@ -281,13 +287,3 @@ def test_a_megabyte_takes_time_by_its_length(piece: str) -> None:
     text = f'{{"{piece * (1_000_000 // len(piece))}'
     assert_linear(extract_object, text)
     assert_linear(extract_object, text[2:])
-
-
-def test_failures_are_added_one_line_each(tmp_path: Path) -> None:
-    rows = [failure_row("RRU安装检查", step, "a\nb\ud800", "no JSON") for step in range(2)]
-    for row in rows:
-        path = record_failure(tmp_path, row)
-    assert path == tmp_path / "reflection_cache" / "rule_search_proposer_failures.jsonl"
-    assert [json.loads(line) for line in path.read_text("utf-8").splitlines()] == rows
-    with pytest.raises(RecordError, match="cannot be written"):
-        record_failure(path, rows[0])

@@ -1,0 +1,132 @@
+"""A checkpoint's name on the hub is looked for in a cache as huggingface_hub lays it out: files are links to blobs; nothing is fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.api.errors import CheckpointError
+from evalharness.api.options import ModelLoadConfig
+from evalharness.checkpoints.adapter import find_base
+from evalharness.checkpoints.discovery import find_models
+from evalharness.checkpoints.hub import folder_of, hub_facts, is_hub_name, located
+from evalharness.checkpoints.info import inspect_checkpoint, name_checkpoints
+from evalharness.config.kinds import Folder, PathList
+from tests.adapters import lora, write_adapter
+from tests.checkpoints.test_info import GOOD, write
+
+pytest.importorskip("huggingface_hub")
+
+FIRST, SECOND = "1" * 40, "2" * 40
+NAME = "Qwen/Qwen3-VL-4B-Instruct"
+
+
+def add(cache: Path, name: str, revision: str, files: dict[str, Any], *, ref: str | None = None) -> Path:
+    """Put a model into a cache as huggingface_hub does."""
+    model = cache / f"models--{name.replace('/', '--')}"
+    blobs = write(model / "blobs" / revision[:4], files)
+    folder = model / "snapshots" / revision
+    folder.mkdir(parents=True)
+    for file in blobs.iterdir():
+        (folder / file.name).symlink_to(Path("../../blobs") / revision[:4] / file.name)
+    if ref is not None:
+        (model / "refs").mkdir(exist_ok=True)
+        (model / "refs" / ref).write_text(revision)
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    cache = tmp_path / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))  # was read from the environment when it was imported
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    monkeypatch.chdir(tmp_path)
+    return cache
+
+
+@pytest.fixture
+def folders(cache: Path) -> tuple[Path, Path]:
+    first = add(cache, NAME, FIRST, {**GOOD, "LICENSE": "as you like"}, ref="v1")
+    return first, add(cache, NAME, SECOND, {**GOOD, "config.json": {**GOOD["config.json"], "rope_theta": 7.0}}, ref="main")
+
+
+@pytest.mark.parametrize(
+    ("asked", "place"), [(NAME, 1), (f"{NAME}@main", 1), (f"{NAME}@v1", 0), (f"{NAME}@{FIRST}", 0)], ids=["name", "branch", "tag", "commit"]
+)
+def test_a_name_is_the_folder_of_its_revision(folders: tuple[Path, Path], tmp_path: Path, asked: str, place: int) -> None:
+    assert find_models([asked], tmp_path, wait_s=0, on_notice=pytest.fail) == [folders[place]]
+    assert located(ModelLoadConfig(asked)).model_name_or_path == str(folders[place])
+
+
+def test_a_checkpoint_of_the_cache_is_one_like_any_other(folders: tuple[Path, Path]) -> None:
+    infos = [inspect_checkpoint(folder) for folder in folders]
+    assert len({info.fingerprint for info in infos}) == 2
+    assert hub_facts(folders[0]) == {"name": NAME, "revision": FIRST, "license_file": "LICENSE"}
+    assert hub_facts(folders[1]) == {"name": NAME, "revision": SECOND, "license_file": None}
+    assert hub_facts(folders[0].parent) is None
+
+
+def test_checkpoints_are_called_by_their_names_on_the_hub(folders: tuple[Path, Path], cache: Path) -> None:
+    other = add(cache, "gpt2", FIRST, GOOD)
+    assert name_checkpoints([folders[0], other]) == ["Qwen3-VL-4B-Instruct", "gpt2"]
+    assert name_checkpoints(folders) == [f"{sha[:8]}_Qwen_Qwen3-VL-4B-Instruct" for sha in (FIRST, SECOND)]
+
+
+def test_a_word_alone_is_a_folder_unless_the_cache_has_it(cache: Path, tmp_path: Path) -> None:
+    assert not is_hub_name("gpt2", tmp_path)
+    folder = add(cache, "gpt2", FIRST, GOOD, ref="main")
+    assert find_models(["gpt2"], tmp_path, wait_s=0, on_notice=pytest.fail) == [folder]
+
+
+def test_a_folder_goes_before_a_name(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    here = write(tmp_path / NAME, GOOD)
+    assert find_models([NAME], tmp_path, wait_s=0, on_notice=pytest.fail) == [here]
+    assert located(ModelLoadConfig(NAME)).model_name_or_path == NAME
+
+
+@pytest.mark.parametrize("text", ["a/b/c", "../b", "./a/b", "/a/b", "~/a", "a/*", "a b", "", "model.gguf", "a/..", "a@", "a/b@v 1"])
+def test_other_texts_are_no_names(tmp_path: Path, text: str) -> None:
+    assert not is_hub_name(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        pytest.param("Qwen/Qwen3-VL-4B-Instrct", rf"its cache .* does not have it; did you mean '{NAME}'\? Fetch it", id="misspelt"),
+        pytest.param("other/model", rf"does not have it; it has {NAME}\. Fetch it with `hf download other/model`", id="absent"),
+        pytest.param(f"{NAME}@v2", rf"has {NAME}, but not this revision\. Fetch it with `hf download {NAME} --revision v2`", id="revision"),
+    ],
+)
+@pytest.mark.usefixtures("folders")
+def test_what_the_cache_lacks_is_named_with_the_command_that_fetches_it(tmp_path: Path, asked: str, message: str) -> None:
+    for find in (lambda: find_models([asked], tmp_path, wait_s=0, on_notice=pytest.fail), lambda: located(ModelLoadConfig(asked))):
+        with pytest.raises(CheckpointError, match=rf"checkpoint .*{asked} does not exist.*{message}.*--download"):
+            find()
+
+
+def test_without_a_cache_it_says_so(cache: Path) -> None:
+    with pytest.raises(CheckpointError, match=rf"there is no cache of the hub yet \({cache}\)"):
+        folder_of(NAME)
+
+
+def test_a_fetch_that_fails_is_our_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match=f"{NAME} cannot be fetched from the hub"):
+        folder_of(NAME, download=True)
+
+
+@pytest.mark.parametrize(("revision", "place"), [(None, 1), ("v1", 0)], ids=["main", "revision"])
+def test_the_base_of_an_adapter_is_found_by_its_name(folders: tuple[Path, Path], tmp_path: Path, revision: str | None, place: int) -> None:
+    adapter = write_adapter(tmp_path / "lora", lora("q_proj", 6, 4), base_model_name_or_path=NAME, revision=revision)
+    assert find_base(adapter, None, tmp_path) == folders[place]
+    assert find_base(adapter, Path(f"{NAME}@v1"), tmp_path) == folders[0]
+    with pytest.raises(CheckpointError, match=r"the base of adapter .*other: .*hf download other/base`.*--base-model PATH"):
+        find_base(write_adapter(tmp_path / "other", lora("q_proj", 6, 4), base_model_name_or_path="other/base"), None, tmp_path)
+
+
+def test_settings_keep_a_name_as_it_is(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"label": "--model", "base": tmp_path, "is_text": True}
+    assert PathList(or_hub_names=True).read(f"{NAME}@v1,runs/a/b", **how) == (f"{NAME}@v1", str(tmp_path / "runs/a/b"))
+    assert [Folder(or_hub_name=is_taken).read(NAME, **how) for is_taken in (True, False)] == [Path(NAME), tmp_path / NAME]
