@@ -129,10 +129,17 @@ def test_an_option_reaches_the_engine_or_the_run_is_refused(name: str, backend: 
     assert built(backend, both) == built(backend, run_on(backend, tmp_path))
 
 
-@pytest.mark.parametrize("name", ["dtype", "base_model", "wait", "share_devices", "devices", "plugin"])
+@pytest.mark.parametrize("name", ["dtype", "download", "base_model", "wait", "share_devices", "devices", "plugin"])
 @pytest.mark.parametrize("backend", sorted(SHIPPED))
 def test_the_others_are_refused_where_no_backend_of_the_run_honours_them(name: str, backend: str, tmp_path: Path) -> None:
-    values: dict[str, object] = {"dtype": ["float32"], "base_model": "b", "wait": "1", "share_devices": True, "devices": "cpu"}
+    values: dict[str, object] = {
+        "dtype": ["float32"],
+        "download": True,
+        "base_model": "b",
+        "wait": "1",
+        "share_devices": True,
+        "devices": "cpu",
+    }
     values["plugin"] = ["duplicate-object-ban"]
     run = run_on(backend, tmp_path, **{name: values[name]})
     (option,) = [option for option in OPTIONS if option.name == name]
