@@ -5,11 +5,13 @@ A request refers to its images and does not hold them: a prompt opens them when 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from evalharness.api import images
+from evalharness.api.checks import shown
 from evalharness.api.errors import ImageError, RequestError
 from evalharness.api.requests import TextGenerationRequest
 from evalharness.api.scoring import Chat
@@ -53,10 +55,27 @@ def _image_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
     return parts
 
 
+_OTHER_MEDIA = re.compile("image|audio|video|^file$")
+
+
+def _check_media(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `RequestError` for a part that no prompt could show: a template that does not know it would leave it out."""
+    for message in messages:
+        content = message.get("content")
+        for part in content if _is_list(content) else ():
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if isinstance(kind, str) and kind != "image" and _OTHER_MEDIA.search(kind):
+                raise RequestError(
+                    f"a message has a part of type {shown(kind)}; parts are texts, {{'type': 'text', 'text': …}}, or images, "
+                    "{'type': 'image', 'image': PATH}; other media cannot be asked"
+                )
+
+
 def images_of(request: Chat | None) -> RequestImages | None:
     """Return the images of a request in prompt order, None for a text request; raises `RequestError` if they do not match it."""
     if request is None:
         return None
+    _check_media(request.messages)
     parts = _image_parts(request.messages)
     if isinstance(request, TextGenerationRequest):
         if parts:

@@ -193,6 +193,7 @@ def test_options_that_agree_are_accepted(tmp_path: Path, arguments: list[str], s
 
 
 def test_a_run_on_real_backends_needs_a_checkpoint_and_the_fake_needs_none(tmp_path: Path) -> None:
+    assert config_of(tmp_path).backend == ("hf",)
     check_combinations(config_of(tmp_path, "--backend", "fake"))
     with pytest.raises(ConfigError, match="no checkpoint to evaluate: give --model PATH"):
         check_combinations(config_of(tmp_path))

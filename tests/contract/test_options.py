@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.errors import CheckpointError, ConfigError
+from evalharness.api.errors import CheckpointError, ConfigError, UnsupportedOption
 from evalharness.api.options import GenerationOptions, ModelLoadConfig, StopOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationResult
 from evalharness.config.checks import HOOKS
@@ -36,6 +36,10 @@ def test_any_legal_seed_is_taken(engine: Engine, seed: int) -> None:
     "changes", [{"extra_generation_kwargs": {"top_k": 1}}, {"extra_generation_kwargs": {"min_p": 1.0}}], ids=["top_k", "min_p"]
 )
 def test_sampling_among_the_best_token_alone_is_greedy(engine: Engine, free: list[GenerationResult], changes: dict[str, Any]) -> None:
+    if not changes["extra_generation_kwargs"].keys() <= engine.backend.capabilities.extra_options:
+        with pytest.raises(UnsupportedOption, match="min_p"):
+            generate(engine, ASKED, replace(SAMPLED, **changes))
+        return
     results = generate(engine, ASKED, replace(SAMPLED, **changes))
     assert [result.token_ids for result in results] == [answer.token_ids for answer in free]
 

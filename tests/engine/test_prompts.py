@@ -115,6 +115,14 @@ def test_a_video_placeholder_is_refused(processor: Any) -> None:
         build(text("see <|video_pad|>"), backend=RealBackend.on(processor))
 
 
+@pytest.mark.parametrize("kind", ["audio", "input_audio", "video", "image_url", "input_image", "file"])
+@pytest.mark.parametrize("has_image", [False, True], ids=["text", "image"])
+def test_a_part_of_another_kind_than_text_and_image_is_refused(kind: str, has_image: bool) -> None:
+    parts = ["what?", {"type": kind, kind: "a.wav"}]
+    with pytest.raises(RequestError, match=f"^a message has a part of type '{kind}'; parts are texts, .* or images, .*other media cannot"):
+        build(look(part(photo()), *parts) if has_image else text(parts))
+
+
 def of_length(num_tokens: int, max_new_tokens: int) -> Prompt:
     return Prompt(0, "", (5,) * num_tokens, num_tokens, replace(PLAN, max_new_tokens=max_new_tokens))
 

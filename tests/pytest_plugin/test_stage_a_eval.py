@@ -44,6 +44,7 @@ def damage(project: Project, pattern: str) -> int:
 def test_the_eval_gives_scores_tables_and_files_in_three_modes(stage_a_project: Project, mode: str) -> None:
     run = stage_a_project.run("--data", "photos", "--model", "answers.jsonl", mode=mode)
     assert len(run.rows) == 8
+    assert [entry["plugins"] for entry in run.facts["evals"]] == [[]], "none acts unless it is named"
     titles = {"by category", "by mission", "by domain", "why answers are not strictly valid"}
     assert {entry["title"] for entry in run.facts["tables"]} == titles
     assert {"category_min_f1", "category_macro_f1"} <= {entry["metric"] for entry in run.facts["aggregates"]}

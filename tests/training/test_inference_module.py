@@ -13,6 +13,8 @@ from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
 from evalharness.engine.engine import Engine
 from evalharness.training import EngineBackend, InferenceBackend, InferenceModule, InferenceResult, ToolCallParser, create_inference_module
+from tests.backends.live_models import make_adapter
+from tests.backends.lora_server import BASE, LoraServer
 from tests.engine.watched import WatchedWeights
 
 SEARCH = {"name": "search", "description": "Search the web", "parameters": {"query": "string"}}
@@ -142,6 +144,30 @@ def test_tools_are_offered_and_whole_calls_come_back() -> None:
     assert failed.arguments == {"query": 5}
 
 
+def test_without_tools_none_is_offered_and_calls_that_a_model_writes_are_read() -> None:
+    prompts: list[str] = []
+    found = module(lambda prompt: prompts.append(prompt.text) or (CALL if "news" in prompt.text else "no call"))
+    result, calls = found.batch_generate_with_tools(["hello", "news"])
+    assert not any("You can call" in prompt for prompt in prompts)
+    assert (result.texts, [[call.name for call in of_one] for of_one in calls]) == (["no call", CALL], [[], ["search"]])
+
+
+@pytest.mark.engine
+def test_the_weights_may_lie_as_a_device_map_says_or_at_a_server(tiny_vlm_checkpoint: Path) -> None:
+    with_map = InferenceModule(str(tiny_vlm_checkpoint), device_map={"": "cpu"}, attn_implementation="eager")
+    facts = engine_of(with_map).describe()
+    assert (facts["device_map"], facts["attn_implementation"]) == ({"": "cpu"}, "eager")
+    with_map.close()
+    server = LoraServer("vllm")
+    try:
+        served = create_inference_module(str(BASE), "vllm", url=server.url)
+        assert [served.generate("a", temperature=0.0).metadata[0]["backend"] for _ in range(2)] == ["openai"] * 2
+        assert len(server.questions()) == 2, "its weights may change unseen, so nothing is taken from a cache"
+        served.close()
+    finally:
+        server.close()
+
+
 def test_tensors_are_of_responses_alone_and_gaps_count_nothing(real: InferenceModule, torch: Any) -> None:
     prompts = [engine_of(real).tokenizer.encode(text) for text in ("hello", "a longer prompt")]
     responses = [[5, 6, 7, 8], [9, 10]]
@@ -212,6 +238,8 @@ def test_a_backend_of_ones_own_is_a_subclass() -> None:
     result, calls = found.batch_generate_with_tools(CALL, [SEARCH], max_new_tokens=1)
     assert "You can call these tools" in result.texts[0]
     assert [call.name for call in calls[0]] == ["search"]
+    with pytest.raises(ContractTypeError, match="or an object of a class of InferenceBackend, got the class Parrot"):
+        InferenceModule("model", Parrot)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Parrot is made already: give model and options to its constructor"):
         InferenceModule("model", Parrot())
 
@@ -224,6 +252,23 @@ def test_a_closed_module_says_so() -> None:
     for use in (lambda: found.generate("a"), lambda: found.get_logprobs(["a"], ["b"])):
         with pytest.raises(BackendError, match="backend 'fake' is closed; make a new one"):
             use()
+
+
+def test_every_keyword_of_loading_reaches_the_backend(hf_text_checkpoint: Path, tmp_path: Path, torch_in_one_thread: None) -> None:
+    found = InferenceModule(
+        hf_text_checkpoint,
+        device_map={"": "cpu"},
+        attn_implementation="eager",
+        adapter_path=str(make_adapter(tmp_path / "adapter", 1)),
+        trust_remote_code=False,
+        dtype="bfloat16",
+        variant="text",
+        max_model_len=64,
+    )
+    facts = engine_of(found).describe()
+    assert (facts["device_map"], facts["attn_implementation"], facts["dtype"]) == ({"": "cpu"}, "eager", "bfloat16")
+    assert (facts["adapter"]["ranks"], facts["max_model_len"]) == ([2], 64)
+    found.close()
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {

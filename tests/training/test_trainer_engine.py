@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ from evalharness.backends.fake import FakeBackend, FakeTokenizer
 from evalharness.engine.engine import Engine
 from evalharness.training import (
     InferenceEngine,
+    MAXLocalEngine,
     MAXServeEngine,
     OpenAIEngine,
     PyTorchEngine,
     SampleResult,
     TrainerEngine,
+    VLLMEngine,
     create_engine,
     register_engine,
     trainer_engine,
@@ -182,6 +185,15 @@ def test_an_engine_of_ones_own_is_a_subclass_with_a_registered_name(monkeypatch:
         create_engine("three", "base")
     with pytest.raises(TypeError, match="abstract"):
         InferenceEngine()  # type: ignore[abstract]
+
+
+@pytest.mark.parametrize("engine", [PyTorchEngine, VLLMEngine, MAXLocalEngine, MAXServeEngine, OpenAIEngine])
+def test_each_engine_of_the_trainers_document_has_its_name_and_its_three_methods(engine: type[InferenceEngine]) -> None:
+    assert issubclass(engine, InferenceEngine)
+    first = ["self", "prompt_ids_list", "num_samples", "max_tokens", "temperature", "top_p"]
+    assert list(inspect.signature(engine.generate).parameters)[:6] == first
+    assert list(inspect.signature(engine.reload_weights).parameters)[:2] == ["self", "adapter_path"]
+    assert list(inspect.signature(engine.shutdown).parameters) == ["self"]
 
 
 @pytest.mark.engine

@@ -33,7 +33,8 @@ def test_auto_takes_the_checkpoints_dtype(copied):
     assert load(copied, torch_dtype="auto").describe()["dtype"] == "bfloat16"
 
 
-def test_the_attention_that_was_asked_for_is_used(hf_text_checkpoint):
+def test_the_attention_that_was_asked_for_is_used_else_torchs_own(hf_text_checkpoint):
+    assert load(hf_text_checkpoint).describe()["attn_implementation"] == "sdpa"
     assert load(hf_text_checkpoint, attn_implementation="eager").describe()["attn_implementation"] == "eager"
 
 

@@ -150,6 +150,13 @@ def test_a_misspelt_argument_is_refused_with_what_may_have_been_meant() -> None:
     check_engine_options([(name, 1) for name in ("max_num_seqs", "kv_cache_dtype", "nnodes", "quantization")])
 
 
+@needs_vllm
+def test_speculative_decoding_is_an_argument_of_the_engine() -> None:
+    draft = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+    check_engine_options([("speculative_config", draft)])
+    assert arguments(options=VllmEngineOptions(extra=(("speculative_config", draft),)))["speculative_config"] == draft
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
