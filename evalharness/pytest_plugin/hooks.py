@@ -332,7 +332,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         execution.engines.card_problem = card_problem(context.cards, context.worker)
         if context.worker == "main":
             state.start = partial(_start, config, state)
-        if not plan.units and not any(map(takes_engine, session.items)):
+        plan.plain = [item.nodeid for item in session.items if takes_engine(item) and item.nodeid not in plan.units]
+        if not plan.units and not plan.plain:
             return
         if context.worker == "main":
             execution.engines.check_cache()

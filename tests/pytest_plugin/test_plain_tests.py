@@ -185,3 +185,19 @@ def test_a_run_id_that_is_taken_is_refused(project: Project, tmp_path: Path) -> 
     before = (project.root / "reports/one/samples.jsonl").read_bytes()
     assert "run 'one' exists already" in project.run_inline("--run-id", "one").output
     assert (project.root / "reports/one/samples.jsonl").read_bytes() == before
+
+
+def test_a_test_that_never_ran_has_a_row_that_says_so(project: Project) -> None:
+    never = "@pytest.mark.parametrize('n', [1])\ndef test_t(engine, n): pass\n"
+    project.write(test_a=HEADER + "def test_s(engine): assert ask(engine, 'x') == 'y'\n" + never)
+    run = project.run_inline("-x")
+    assert run.outcomes == {"test_s/test_s": "fail", "test_t/test_t[1]": "skip"}
+    assert run.row("test_t[1]")["problem"].startswith("not run: stopping after 1 failures")
+    assert (run.row("test_t[1]")["eval"], run.row("test_t[1]")["engine"]) == ("a", "fake:echo")
+
+
+@pytest.mark.slow
+def test_a_test_whose_worker_dies_is_an_error_row(project: Project) -> None:
+    project.write(test_a=HEADER + "import os\ndef test_s(engine): ask(engine, 'x'); os._exit(3)\ndef test_t(engine): pass\n")
+    run = project.run(mode="n2")
+    assert run.outcomes == {"test_s/test_s": "error", "test_t/test_t": "pass"}

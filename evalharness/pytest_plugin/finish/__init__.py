@@ -86,7 +86,8 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     records = read_records(run_dir)
     engines = {spec.id: spec.to_json() for spec in state.registry.known_engines}
     reason = interrupted or "the session ended before it"
-    rows = write_rows(run_dir, records, engines, state.execution.plan.units, context.run.run_id, reason=reason, crashes=crashes)
+    plan = state.execution.plan
+    rows = write_rows(run_dir, records, engines, plan.units, context.run.run_id, plain=plan.plain, reason=reason, crashes=crashes)
     records.forget_cases()
     problems = list(records.problems)
     functions = _load_functions(config, records.evals, problems)
