@@ -289,10 +289,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, No
     try:
         if any(takes(metafunc, name) for name in _FIXTURES):
             refuse_misspelt_markers(metafunc)
-        if not takes(metafunc, "engine"):
+        if not (takes(metafunc, "engine") and takes(metafunc, "case")):
             refuse_idle_gates(metafunc)
-            if marker is None or not takes(metafunc, "case"):
-                return  # another plugin's fixtures of the same names
+        if not takes(metafunc, "engine") and (marker is None or not takes(metafunc, "case")):
+            return  # another plugin's fixtures of the same names
         state.registry.parametrize(metafunc, marker)
     except EvalHarnessError as error:
         raise as_collection_error(error) from error

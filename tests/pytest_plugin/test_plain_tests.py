@@ -187,6 +187,11 @@ def test_a_run_id_that_is_taken_is_refused(project: Project, tmp_path: Path) -> 
     assert (project.root / "reports/one/samples.jsonl").read_bytes() == before
 
 
+def test_a_gate_on_a_test_without_cases_is_refused_as_it_would_never_be_judged(project: Project) -> None:
+    project.write(test_a=HEADER + "@pytest.mark.gate('pass_rate >= 1')\ndef test_s(engine): ask(engine, 'x')\n")
+    assert "test_s has a gate, but no cases to judge; take `case` and `generation` or `score`" in project.run_inline().output
+
+
 def test_a_test_that_never_ran_has_a_row_that_says_so(project: Project) -> None:
     never = "@pytest.mark.parametrize('n', [1])\ndef test_t(engine, n): pass\n"
     project.write(test_a=HEADER + "def test_s(engine): assert ask(engine, 'x') == 'y'\n" + never)
