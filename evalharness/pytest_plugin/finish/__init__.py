@@ -100,7 +100,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     baseline, no_regression = at_start.get("baseline"), None
     if baseline is not None:
         path = Path(baseline["path"]) if baseline["path"] else None
-        facts: RunFile = {**at_start, "engines": entries, "evals": eval_entries(records)}
+        facts: RunFile = {**at_start, "engines": entries, "evals": eval_entries(records, rows)}
         no_regression = RegressionJudge(path, facts, baseline["problem"], anyway=context.run.accept_changes)
     why_not_run = interrupted or origin.why_not_run
     judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression)
