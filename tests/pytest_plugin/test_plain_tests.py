@@ -149,7 +149,7 @@ REFUSED = {
         "def test_s(request): request.getfixturevalue('engine')",
         "this run has 2 engines (fake:a, fake:b), and request",
     ),
-    "unknown": ("@pytest.mark.parametrize('engine', ['hf'], indirect=True)\ndef test_s(engine): pass", "engine 'hf' is none of this run"),
+    "unknown": ("@pytest.mark.parametrize('engine', ['hff'], indirect=True)\ndef test_s(engine): pass", "engine 'hff' is none of this run"),
     "ambiguous": (
         "@pytest.mark.parametrize('engine', ['fake'], indirect=True)\ndef test_s(engine): pass",
         "engine 'fake' could be fake:a or fake:b; engines of this run: fake:a, fake:b",
@@ -165,6 +165,14 @@ def test_an_engine_that_is_not_clear_is_a_clear_failure(project: Project, test: 
     assert run.exit_code != 0
     assert problem in run.output
     assert "Traceback" not in run.output
+
+
+def test_a_backend_that_is_none_of_the_run_is_skipped(project: Project) -> None:
+    test = "@pytest.mark.parametrize('engine', ['fake', 'vllm'], indirect=True)\ndef test_s(engine): ask(engine, 'x')\n"
+    run = project.write(test_a=HEADER + test).run_inline("-rs")
+    assert run.exit_code == 0
+    assert "this run has no engine on vllm: fake:echo" in run.output
+    assert run.outcomes == {"test_s/test_s[fake]": "pass"}
 
 
 def test_a_test_of_cases_cannot_choose_its_engines(project: Project) -> None:
