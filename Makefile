@@ -2,6 +2,7 @@
 # make test  ARGS="…"   lint, then the project's own tests, on up to four cores; ARGS=-n0: one after the other, in one process
 # make test-fast        the tests that need no engine and no browser: about a minute
 # make newest ARGS="…"  make test with the newest versions of everything that pyproject.toml allows, in .venv-newest
+# make max  ARGS="…"    the tests of MAX, in .venv-max: it needs an older transformers than all else; its first start compiles for minutes
 # make lint             ruff and mypy
 # make format           let ruff rewrite the sources
 #
@@ -24,6 +25,7 @@ VENV ?= .venv
 ARGS ?=
 TORCH_CPU_INDEX ?=
 NEWEST ?=
+MAX_VENV ?= .venv-max
 
 KIND := $(if $(shell nvidia-smi -L 2>/dev/null),gpu,cpu)
 STAMP := $(VENV)/.installed-$(KIND)
@@ -31,7 +33,7 @@ STAMP := $(VENV)/.installed-$(KIND)
 # So that tools which packages start by name (ninja) are found without an activated environment.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: help install evals test test-fast newest lint format
+.PHONY: help install evals test test-fast newest max lint format
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -61,6 +63,17 @@ test-fast: $(STAMP)
 
 newest:
 	$(MAKE) test VENV=.venv-newest NEWEST=yes
+
+# torch makes the tests' checkpoint and says what is right; MAX itself needs none.
+$(MAX_VENV)/.installed: pyproject.toml constraints-max.txt
+	[ -x $(MAX_VENV)/bin/python ] || $(PYTHON) -m venv $(MAX_VENV)
+	$(MAX_VENV)/bin/python -m pip install --quiet $(if $(TORCH_CPU_INDEX),--extra-index-url $(TORCH_CPU_INDEX)) \
+	    -c constraints-max.txt -e '.[max]' torch hypothesis pytest-timeout
+	touch $@
+
+max: $(MAX_VENV)/.installed
+	$(MAX_VENV)/bin/python -m pytest -n0 --timeout=1800 tests/backends/max tests/backends/openai/test_openai_on_max.py tests/contract \
+	    -k 'test_backend.py or on_max or [max' $(ARGS)
 
 format: $(STAMP)
 	$(VENV)/bin/ruff check --fix .

@@ -53,8 +53,7 @@ _CODES = {
     **dict.fromkeys(("term", "hup"), (int(pytest.ExitCode.INTERRUPTED),)),
 }
 """Exit codes that a struck session may have beside 0 once its run has begun (4: nothing could be written when it was to be resumed)."""
-
-
+SESSION_STARTS = "test session starts"
 ENDING = ("kill", "term", "hup")
 
 
@@ -165,7 +164,8 @@ class Campaign:
         return self._project.root / "reports" / run_id
 
     def _disturb(self, kinds: Sequence[str], most: int) -> None:
-        """Strike, resume and strike again one run, then compare it."""
+        """Strike, resume and strike again one run, then compare it and remove it: the disk is small, so that it can be filled."""
+        self._faults.check_room()
         self.tally.num_runs += 1
         run_id, begun, strikes, num_problems = f"r{self.tally.num_runs}", False, 0, len(self.tally.problems)
         while len(self.tally.problems) == num_problems:
@@ -185,6 +185,8 @@ class Campaign:
                 break
         if len(self.tally.problems) > num_problems:
             self._keep(run)
+        for folder in self._run_dir("").glob(f"r{self.tally.num_runs}*"):  # "b" in its name, too
+            shutil.rmtree(folder)
 
     def _pair(self, kinds: Sequence[str]) -> tuple[str, str]:
         """Return a fault and a victim, each pair once in random order before any comes again."""
@@ -240,8 +242,10 @@ class Campaign:
             elif strike.fault == "kill" or (strike.fault in ENDING and strike.phase != "working"):
                 allowed.add(-SIGNALS[strike.fault])  # the handlers are not there yet, or no more
         if strike is not None and strike.phase == "start" and strike.fault in ("disk", "files", "size"):
-            return  # before Python and pytest have begun, the end is theirs
-        if run.exit_code not in allowed and (begun or strike is None):
+            if SESSION_STARTS not in run.output:
+                return  # before Python and pytest have begun, the end is theirs
+            allowed = {*allowed, int(pytest.ExitCode.INTERRUPTED)}  # a test module that could not be read
+        if run.exit_code not in allowed and (begun or strike is None or strike.fault in ("disk", "files", "size")):
             self._note(run.run_id, [run.exit_code], f"undocumented exit code after {strike}")
         if "INTERNALERROR" in run.output:
             self._note(run.run_id, [run.exit_code], f"internal error after {strike}")
@@ -287,6 +291,7 @@ def campaign(
         return one.run(num_faults, deadline)
     except Exception as error:
         one.tally.problems.append(f"seed {seed}: the campaign itself failed: {error!r}"[:3000])
+        print(f"PROBLEM {one.tally.problems[-1]}", flush=True)
         return one.tally
 
 

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -22,6 +23,8 @@ files cannot grow (RLIMIT_FSIZE, which needs no rights), and with `clock` the ti
 _STOPPED_S = 2.0
 _PAGE_BYTES = 4096
 _DISK = "16m"
+_ROOM_BYTES = 8 << 20
+"""What the sessions of one run need at most, with much to spare."""
 _CLOCK = "FAULT_CAMPAIGN_CLOCK"
 # Python runs this first in each process. The system's own clock would be that of everybody else on the machine.
 _SHIM = f"""
@@ -113,6 +116,12 @@ class Faults:
                 if error.errno != errno.ENOSPC:
                     raise
             file.truncate(max(0, file.tell() - _PAGE_BYTES * self._draw.randrange(8)))
+
+    def check_room(self) -> None:
+        """Raise `OSError` where a session could meet a full disk without a fault: something else has filled it."""
+        if (free := shutil.disk_usage(self.disk).free) < _ROOM_BYTES:
+            sizes = {path.name: sum(file.lstat().st_size for file in [path, *path.rglob("*")]) for path in self.disk.iterdir()}
+            raise OSError(errno.ENOSPC, f"{free:,} bytes free, {_ROOM_BYTES:,} are needed for a run; there lie {sizes}", str(self.disk))
 
     def lift(self) -> None:
         """Make room, and half of the time put the clock right."""

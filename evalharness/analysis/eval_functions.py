@@ -213,25 +213,37 @@ def engines_to_compare(engines: Iterable[EngineEntry]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
+class _WatchedTarget(OutputTarget):
+    """Notes whether an `outputs` function asks how many spot checks there are to be."""
+
+    has_spot_checks = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "spot":
+            type(self).has_spot_checks = True
+        return super().__getattribute__(name)
+
+
 def write_outputs(
     evals: Iterable[EvalFunctions], rows: Sequence[Row], run_dir: Path, run: RunConfig, problems: list[str]
-) -> list[OutputFile]:
+) -> tuple[list[OutputFile], bool]:
     """Return the files that the `outputs` functions wrote, each called once per engine with all rows; adds to `problems`.
 
-    Paths are relative to `run_dir`.
+    Paths are relative to `run_dir`. Also returns whether any of the functions has spot checks.
     """
+    _WatchedTarget.has_spot_checks = False
     entries: list[OutputFile] = []
     for functions in evals:
         for engine, engine_rows in rows_by_engine(rows, functions.name).items() if functions.outputs else ():
             folder = run_dir / "outputs" / folder_name(engine)
-            target = OutputTarget(folder, engine, functions.data_dir, run.spot, run.seed)
+            target = _WatchedTarget(folder, engine, functions.data_dir, run.spot, run.seed)
             before = _files(folder)
             _write(functions, list(map(_given, engine_rows)), target, problems)
             for path, facts in _files(folder).items():
                 if before.get(path) != facts:
                     name = path.relative_to(run_dir).as_posix()
                     entries.append({"eval": functions.name, "engine": engine, "path": name, "num_bytes": facts[0]})
-    return entries
+    return entries, _WatchedTarget.has_spot_checks
 
 
 def _write(functions: EvalFunctions, rows: Sequence[Row], target: OutputTarget, problems: list[str]) -> None:

@@ -229,4 +229,4 @@ def judged_run(
 ) -> RunFile:
     """Return run.json's engines, evals, gates and outcomes of a run; see `judge_gates`."""
     gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted, unfinished=unfinished, no_regression=no_regression)
-    return {"engines": list(engines), "evals": eval_entries(records), "gates": gates, "counts": count_outcomes(rows)}
+    return {"engines": list(engines), "evals": eval_entries(records, rows), "gates": gates, "counts": count_outcomes(rows)}

@@ -7,6 +7,7 @@ A check raises an error with the field's dotted path, the value and the legal va
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import math
 import os
@@ -14,12 +15,12 @@ import re
 import reprlib
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
-from evalharness.api.errors import ContractTypeError, ContractValueError
+from evalharness.api.errors import ContractTypeError, ContractValueError, did_you_mean
 
 
 def check_number(
@@ -97,11 +98,53 @@ def check_json(path: str, value: object) -> None:
 def known_keys(path: str, mapping: object, cls: type) -> Mapping[str, Any]:
     if not isinstance(mapping, Mapping):
         raise ContractTypeError(f"{path} must be a mapping, got {mapping!r} ({type(mapping).__name__})")
-    known = [f.name for f in fields(cls)]
-    unknown = [key for key in mapping if key not in known]
+    unknown = [key for key in mapping if key not in _field_names(cls)]
     if unknown:
-        raise ContractValueError(f"{path}.{unknown[0]} is unknown; known: {', '.join(known)}")
+        raise ContractValueError(f"{path}.{unknown[0]} is unknown{_instead(str(unknown[0]), cls)}")
     return mapping
+
+
+_C = TypeVar("_C")
+_MEANT: dict[type, Mapping[str, str]] = {}
+
+
+def named_arguments(**meant: str) -> Callable[[type[_C]], type[_C]]:
+    """Return the decorator of a dataclass whose unknown arguments are refused with what was meant: a name, or how it is written here."""
+
+    def decorate(cls: type[_C]) -> type[_C]:
+        _MEANT[cls] = meant
+        make: Any = cls.__init__
+        known = _field_names(cls)
+
+        @functools.wraps(make)
+        def checked(self: _C, *args: Any, **values: Any) -> None:
+            for name in values:
+                if name not in known:
+                    raise ContractTypeError(f"{cls.__name__} has no argument {name!r}{_instead(name, cls)}")
+            make(self, *args, **values)
+
+        setattr(cls, "__init__", checked)  # noqa: B010  # mypy allows no assignment to a method
+        return cls
+
+    return decorate
+
+
+def _field_names(cls: type) -> list[str]:
+    return [f.name for f in fields(cls)]
+
+
+def _instead(name: str, cls: type) -> str:
+    known, meant = _field_names(cls), _MEANT.get(cls, {})
+    return f"; did you mean {meant[name]}?" if name in meant else f"{did_you_mean(name, known) or ';'} known: {', '.join(known)}"
+
+
+def plain_name(value: Any) -> Any:
+    """Return torch's dtypes and devices as their names, and paths as texts; anything else unchanged."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    kind = type(value)
+    is_torch = kind.__module__ == "torch" and kind.__name__ in ("dtype", "device")
+    return str(value).removeprefix("torch.") if is_torch else value
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:

@@ -1,21 +1,25 @@
 """Generation plugins: objects that change where generation ends, which tokens it may choose, or the final text.
 
-Plugins are passed explicitly and checked before anything runs; they never parse. Any object can be a plugin. Attributes that it lacks
-have these defaults: the name of its class, every backend, both request types, no hooks.
+Plugins are passed explicitly and checked before anything runs; they never parse. An object is a plugin if it has at least one hook; a hook
+that it has is called. Without attributes `name`, `backends` and `request_types` it has the name of its class and is for all of both.
 
-    watches_tokens = True, watch(tokenizer) -> TokenWatcher                ends rows; every backend
-    bans_tokens = True, ban(tokenizer, vocab_size) -> TokenBan             bans tokens; backends that choose token by token
-    uses_hf_stopping_criteria = True, hf_stopping_criteria(prompt_lengths) transformers' criteria for the whole batch
-    uses_hf_logits_processor = True, hf_logits_processor(prompt_lengths)   transformers' processors for the whole batch
-    postprocess_text(text) -> str                                          changes the final text
+    watch(tokenizer) -> TokenWatcher           ends rows; every backend that sees tokens
+    ban(tokenizer, vocab_size) -> TokenBan     bans tokens; backends that choose token by token
+    hf_stopping_criteria(prompt_lengths)       transformers' criteria for the whole batch
+    hf_logits_processor(prompt_lengths)        transformers' processors for the whole batch
+    postprocess_text(text) -> str              changes the final text
 
-`watch` and `ban` are called once per row, so that no row sees another. `evalharness.generation_plugins` has ready-made plugins. A public
+`watch` and `ban` are called once per row, so that no row sees another. A `LogitsProcessor` or `StoppingCriteria` of transformers is a
+plugin as it is, and so is transformers' list of them: each row has a copy of its own, which gets that row's ids without padding. A public
 method whose name is almost that of a hook is refused if the plugin lacks that hook: it would never be called.
+`evalharness.generation_plugins` has ready-made plugins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import copy
+import reprlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import getattr_static
 from types import FunctionType, MethodType
@@ -46,31 +50,60 @@ class TokenBan(Protocol):
         ...
 
 
+_HOOKS = {
+    "hf_stopping_criteria": "hf_stopping_criteria(prompt_lengths)",
+    "hf_logits_processor": "hf_logits_processor(prompt_lengths)",
+    "watch": "watch(tokenizer)",
+    "ban": "ban(tokenizer, vocab_size)",
+    "postprocess_text": "postprocess_text(text)",
+}
+LOGITS_PROCESSOR, STOPPING_CRITERIA = "LogitsProcessor", "StoppingCriteria"
+"""Transformers' classes whose objects are plugins as they are; an object's class counts among its hooks."""
+_HF_HOOKS = frozenset({"hf_stopping_criteria", "hf_logits_processor", LOGITS_PROCESSOR, STOPPING_CRITERIA})
+
+
 @dataclass(frozen=True)
 class GenerationPlugin:
     """A plugin with every attribute filled in; `backends` and `request_types` are None for all of them."""
 
     plugin: Any
     name: str
-    backends: frozenset[str] | None
-    request_types: frozenset[str] | None
-    uses_hf_stopping_criteria: bool
-    uses_hf_logits_processor: bool
-    watches_tokens: bool = False
-    bans_tokens: bool = False
+    hooks: frozenset[str]
+    backends: frozenset[str] | None = None
+    request_types: frozenset[str] | None = None
+
+    @property
+    def watches_tokens(self) -> bool:
+        """Whether the plugin may end rows by their tokens."""
+        return "watch" in self.hooks
+
+    @property
+    def bans_tokens(self) -> bool:
+        """Whether the plugin may ban tokens while a row is written."""
+        return "ban" in self.hooks
 
     @property
     def uses_hf_hooks(self) -> bool:
         """Whether the plugin needs transformers' generate loop."""
-        return self.uses_hf_stopping_criteria or self.uses_hf_logits_processor
+        return not self.hooks.isdisjoint(_HF_HOOKS)
+
+    @property
+    def is_copied_for_rows(self) -> bool:
+        """Whether the plugin is an object of transformers, of which each row has a copy."""
+        return not self.hooks.isdisjoint((LOGITS_PROCESSOR, STOPPING_CRITERIA))
+
+    def for_row(self) -> Any:
+        """Return a copy of transformers' object for one row; models and tokenizers that it holds are shared."""
+        held = getattr(self.plugin, "__dict__", {}).values()
+        return copy.deepcopy(self.plugin, {id(value): value for value in held if hasattr(value, "forward") or hasattr(value, "decode")})
 
     def hf_stopping_criteria(self, prompt_lengths: Sequence[int]) -> list[Any]:
         """Return stopping criteria; `row[prompt_length:]` is exactly the new tokens of that row."""
-        return list(self.plugin.hf_stopping_criteria(list(prompt_lengths))) if self.uses_hf_stopping_criteria else []
+        return list(self.plugin.hf_stopping_criteria(list(prompt_lengths))) if "hf_stopping_criteria" in self.hooks else []
 
     def hf_logits_processor(self, prompt_lengths: Sequence[int]) -> list[Any]:
         """Return logits processors; `row[prompt_length:]` is exactly the new tokens of that row."""
-        return list(self.plugin.hf_logits_processor(list(prompt_lengths))) if self.uses_hf_logits_processor else []
+        return list(self.plugin.hf_logits_processor(list(prompt_lengths))) if "hf_logits_processor" in self.hooks else []
 
 
 class RowWatchers:
@@ -89,20 +122,51 @@ class RowWatchers:
 
 
 def normalise_plugins(plugins: Iterable[Any]) -> tuple[GenerationPlugin, ...]:
-    """Return the plugins with their missing attributes filled in."""
-    return tuple(_normalise(plugin) for plugin in plugins)
+    """Return the plugins with their missing attributes filled in; `CapabilityError` for an object that would never be called."""
+    if isinstance(plugins, (str, bytes)) or not isinstance(plugins, Iterable):
+        raise CapabilityError(f"plugins must be a list such as [ObjectCap(60)], got {reprlib.repr(plugins)}")
+    return tuple(_normalise(plugin) for plugin in _each(plugins))
+
+
+def _each(plugins: Iterable[Any]) -> Iterator[Any]:
+    """Yield the plugins, those of a `LogitsProcessorList` or `StoppingCriteriaList` one by one."""
+    for plugin in plugins:
+        if isinstance(plugin, list) and _transformers_classes(plugin):
+            yield from _each(plugin)
+        else:
+            yield plugin
 
 
 def _normalise(plugin: Any) -> GenerationPlugin:
     if isinstance(plugin, GenerationPlugin):
         return plugin
-    return GenerationPlugin(
-        plugin=plugin,
-        name=str(getattr(plugin, "name", type(plugin).__name__)),
-        backends=_names(plugin, "backends"),
-        request_types=_names(plugin, "request_types"),
-        **{flag: bool(getattr(plugin, flag, False)) for flag in _HOOKS},
-    )
+    if isinstance(plugin, type):
+        raise CapabilityError(f"plugins holds the class {plugin.__name__}; make one of it: {plugin.__name__}(…)")
+    name = str(getattr(plugin, "name", type(plugin).__name__))
+    hooks = {hook for hook in _HOOKS if _has(plugin, hook, name)}
+    if not hooks:
+        hooks = _transformers_classes(plugin)
+    _refuse_misspelt_hooks(plugin, name, hooks)
+    if not hooks:
+        raise CapabilityError(
+            f"plugin {name!r} has no hook, so generation would never call it: {reprlib.repr(plugin)}. Give it one of "
+            f"{', '.join(_HOOKS.values())}, or give a LogitsProcessor or StoppingCriteria of transformers"
+        )
+    return GenerationPlugin(plugin, name, frozenset(hooks), _names(plugin, "backends"), _names(plugin, "request_types"))
+
+
+def _has(plugin: Any, hook: str, name: str) -> bool:
+    """Return whether a plugin has a hook: a method of its name, not None, which turns an inherited one off."""
+    found = getattr(plugin, hook, None)
+    if found is not None and not callable(found):
+        raise CapabilityError(f"plugin {name!r} has {hook} = {reprlib.repr(found)}, which is no method; write {_HOOKS[hook]}")
+    return found is not None
+
+
+def _transformers_classes(plugin: Any) -> set[str]:
+    """Return which of transformers' classes an object, or a list of such objects, is of; found by name, so that nothing is imported."""
+    names = {base.__name__.removesuffix("List") for base in type(plugin).__mro__ if base.__module__.startswith("transformers.")}
+    return names & {LOGITS_PROCESSOR, STOPPING_CRITERIA}
 
 
 def _names(plugin: Any, attribute: str) -> frozenset[str] | None:
@@ -112,39 +176,21 @@ def _names(plugin: Any, attribute: str) -> frozenset[str] | None:
     return frozenset([value]) if isinstance(value, str) else frozenset(value)
 
 
-_HOOKS = {
-    "uses_hf_stopping_criteria": "hf_stopping_criteria(prompt_lengths)",
-    "uses_hf_logits_processor": "hf_logits_processor(prompt_lengths)",
-    "watches_tokens": "watch(tokenizer)",
-    "bans_tokens": "ban(tokenizer, vocab_size)",
-}
-_POSTPROCESSOR = "postprocess_text(text)"
 _ALIKE = 0.84
 """Similarity from which a name counts as a misspelt hook: `postprocess` has 0.85, `watcher` and `preprocess_text` 0.83."""
 
 
-def refuse_missing_hooks(plugin: GenerationPlugin) -> None:
-    """Raise `CapabilityError` for a hook that the plugin claims to use but lacks."""
-    for flag, hook in _HOOKS.items():
-        if getattr(plugin, flag) and not callable(getattr(plugin.plugin, hook.split("(")[0], None)):
-            raise CapabilityError(f"plugin {plugin.name!r} sets {flag} but has no method {hook}")
-
-
-def refuse_misspelt_hooks(plugin: GenerationPlugin) -> None:
+def _refuse_misspelt_hooks(plugin: Any, name: str, hooks: Collection[str]) -> None:
     """Raise `CapabilityError` for a public method whose name is almost that of a hook that the plugin lacks."""
-    flags = {hook: flag for flag, hook in _HOOKS.items()}
-    hooks = (*flags, _POSTPROCESSOR)
-    lacking = [hook for hook in hooks if not callable(getattr(plugin.plugin, hook.partition("(")[0], None))]
     kinds = (FunctionType, MethodType, classmethod, staticmethod)
     # Inherited methods too; no property is evaluated.
-    methods = (name for name in dir(plugin.plugin) if isinstance(getattr_static(plugin.plugin, name, None), kinds))
-    for method in (name for name in methods if not name.startswith("_")):
-        for hook in lacking:
-            if _is_alike(method, hook.partition("(")[0]):
-                flag = f" with {flags[hook]} = True" if hook in flags else ""
+    methods = (method for method in dir(plugin) if isinstance(getattr_static(plugin, method, None), kinds))
+    for method in (method for method in methods if not method.startswith("_")):
+        for hook in (hook for hook in _HOOKS if hook not in hooks and method != hook):
+            if _is_alike(method, hook):
                 raise CapabilityError(
-                    f"plugin {plugin.name!r} has a method {method!r}, which is not a hook: generation never calls it; did you mean "
-                    f"{hook}{flag}? Hooks: {', '.join(hooks)}. If it is a helper, begin its name with '_'"
+                    f"plugin {name!r} has a method {method!r}, which is not a hook: generation never calls it; did you mean "
+                    f"{_HOOKS[hook]}? Hooks: {', '.join(_HOOKS.values())}. If it is a helper, begin its name with '_'"
                 )
 
 
@@ -162,9 +208,8 @@ def _is_alike(method: str, hook: str) -> bool:
 def postprocess_text(plugins: Sequence[GenerationPlugin], text: str) -> str:
     """Return the text after every plugin's `postprocess_text`, in order. Raises `TypeError` for a plugin that returns no str."""
     for plugin in plugins:
-        hook = getattr(plugin.plugin, "postprocess_text", None)
-        if hook is not None:
-            text = hook(text)
+        if "postprocess_text" in plugin.hooks:
+            text = plugin.plugin.postprocess_text(text)
             if not isinstance(text, str):
                 raise TypeError(f"plugin {plugin.name!r} made {type(text).__name__} of a text; postprocess_text must return str")
     return text

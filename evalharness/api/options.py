@@ -22,6 +22,8 @@ from evalharness.api.checks import (
     check_text,
     check_token_ids,
     known_keys,
+    named_arguments,
+    plain_name,
 )
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError
 from evalharness.api.structured_output import StructuredOutput
@@ -29,10 +31,43 @@ from evalharness.api.thinking import DEFAULT_MARKS
 
 LogprobsKind: TypeAlias = Literal["raw", "processed"]
 
+_STOP, _EXTRA = "stop=StopOptions(stop=[…])", "extra_generation_kwargs={{'{}': …}}"
+_EXTRAS = (
+    *("top_k", "min_p", "typical_p", "min_new_tokens", "suppress_tokens", "bad_words_ids", "presence_penalty", "frequency_penalty"),
+    *("repetition_detection", "num_beams", "length_penalty"),
+)
+_VLLM = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend", "gpu_memory_utilization", "max_model_len"),
+    "enforce_eager",
+)
+_MEANT_OF_GENERATION: Mapping[str, str] = {
+    **dict.fromkeys(("max_tokens", "max_length", "max_completion_tokens", "max_gen_toks"), "max_new_tokens"),
+    **dict.fromkeys(("stop_strings", "stop_sequences", "stops", "until"), _STOP),
+    **dict.fromkeys(("stop_token_ids", "stop_ids"), "stop=StopOptions(stop_token_ids=[…])"),
+    **{name: _EXTRA.format(name) for name in _EXTRAS},
+    **dict.fromkeys(("n", "num_samples", "num_return_sequences"), "engine.generate_samples(requests, options, num_samples)"),
+    **dict.fromkeys(("response_format", "guided_json", "json_schema", "structured_outputs"), "structured=StructuredOutput(…)"),
+    **dict.fromkeys(("skip_special_tokens", "clean_up_tokenization_spaces", "strip_whitespace"), "decode=DecodeOptions(…)"),
+    **dict.fromkeys(("enable_thinking", "continue_final_message"), "chat_template=ChatTemplateOptions(…) of the engine"),
+    "eos_token_ids": "eos_token_id",
+}
+"""What arguments of other libraries are called here."""
+_MEANT_OF_LOADING: Mapping[str, str] = {
+    **dict.fromkeys(("model", "model_name", "model_path", "path", "pretrained_model_name_or_path"), "model_name_or_path"),
+    **dict.fromkeys(("dtype", "precision"), "torch_dtype"),
+    **dict.fromkeys(("adapter", "lora_path", "lora", "peft_model_id"), "adapter_path"),
+    **dict.fromkeys(_VLLM, "vllm_options=VllmEngineOptions(…) of the engine"),
+    **dict.fromkeys(("max_pixels", "min_pixels", "do_resize"), "preprocess=VlmPreprocessOptions(…) of the engine"),
+    **dict.fromkeys(("base_url", "url", "served_model", "api_base"), "server_options=ServerOptions(…) of the engine"),
+}
+
 _MAX_SEED = 2**63 - 1  # the largest seed of every backend
 _MAX_COUNT = 2**31 - 1  # of tokens; longer than any context
 
 
+@named_arguments(
+    **dict.fromkeys(("stop_strings", "strings", "stop_sequences"), "stop"), **dict.fromkeys(("ids", "token_ids"), "stop_token_ids")
+)
 @dataclass(frozen=True)
 class StopOptions:
     """Where generation ends besides the end-of-sequence token: at strings and token ids.
@@ -65,6 +100,7 @@ class StopOptions:
         return cls(stop=tuple(s for s in stop if s != ""), **values)
 
 
+@named_arguments()
 @dataclass(frozen=True)
 class DecodeOptions:
     """How token ids become `text`; `raw_text` follows clean-up and strip too, but always keeps special tokens."""
@@ -78,6 +114,7 @@ class DecodeOptions:
             check_boolean(f"decode.{f.name}", getattr(self, f.name))
 
 
+@named_arguments(**_MEANT_OF_GENERATION)
 @dataclass(frozen=True)
 class GenerationOptions:
     """How to decode, alike on every backend. The defaults are those below; a checkpoint's generation config is not used.
@@ -122,7 +159,7 @@ class GenerationOptions:
             )
         for name, least in (("no_repeat_ngram_size", 0), ("max_prompt_tokens", 1), ("max_thinking_tokens", 0)):
             check_integer(f"options.{name}", getattr(self, name), minimum=least, maximum=_MAX_COUNT, optional=True)
-        check_instance("options.stop", self.stop, StopOptions)
+        self._check_stop()
         check_integer("options.seed", self.seed, minimum=0, maximum=_MAX_SEED, optional=True)
         for name in ("use_cache", "logprobs", "entropies"):
             check_boolean(f"options.{name}", getattr(self, name))
@@ -134,6 +171,15 @@ class GenerationOptions:
         check_integer("options.pad_token_id", self.pad_token_id, minimum=0, maximum=MAX_TOKEN_ID, optional=True)
         check_instance("options.decode", self.decode, DecodeOptions)
         self._check_extras()
+
+    def _check_stop(self) -> None:
+        given: object = self.stop
+        if isinstance(given, (str, int, list, tuple)) and not isinstance(given, bool):
+            values = list(given) if isinstance(given, (list, tuple)) else [given]
+            name = "stop_token_ids" if values and all(isinstance(value, int) for value in values) else "stop"
+            hint = f"did you mean stop=StopOptions({name}={values!r})?"
+            raise ContractTypeError(f"options.stop must be a StopOptions, got {given!r} ({type(given).__name__}); {hint}")
+        check_instance("options.stop", self.stop, StopOptions)
 
     def _check_eos(self) -> None:
         if self.eos_token_id is None or isinstance(self.eos_token_id, int):
@@ -149,7 +195,10 @@ class GenerationOptions:
         for key in self.extra_generation_kwargs:
             check_text("options.extra_generation_kwargs key", key)
             if key in named:
-                raise ContractValueError(f"options.extra_generation_kwargs.{key} would override a named option; set that one instead")
+                instead = f": {_MEANT_OF_GENERATION[key]}" if key in _MEANT_OF_GENERATION else ""
+                raise ContractValueError(
+                    f"options.extra_generation_kwargs.{key} would override a named option; set that one instead{instead}"
+                )
             check_json(f"options.extra_generation_kwargs.{key}", self.extra_generation_kwargs[key])
         object.__setattr__(self, "extra_generation_kwargs", MappingProxyType(dict(self.extra_generation_kwargs)))
 
@@ -240,13 +289,14 @@ def _cast(path: str, value: object, cast: type[int] | type[float]) -> int | floa
 Variant: TypeAlias = Literal["vlm", "text"]
 
 
+@named_arguments(**_MEANT_OF_LOADING)
 @dataclass(frozen=True)
 class ModelLoadConfig:
     """Which checkpoint to load, and how: a folder, or a name on the hub that its cache has, or that `download` allows to fetch.
 
     `variant` None: as its config says. Remote code and pickled weights are off by default.
 
-    `adapter_path`: the folder of a LoRA adapter whose base is this checkpoint.
+    `adapter_path`: the folder of a LoRA adapter whose base is this checkpoint. Paths, torch's dtypes and devices are kept as texts.
     """
 
     model_name_or_path: str
@@ -261,11 +311,14 @@ class ModelLoadConfig:
     download: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("model_name_or_path", "adapter_path", "torch_dtype", "device"):
+            object.__setattr__(self, name, plain_name(getattr(self, name)))
         check_text("model.model_name_or_path", self.model_name_or_path)
         if not self.model_name_or_path.strip():
             raise ContractValueError("model.model_name_or_path is empty; give the path of a checkpoint directory")
         for name in ("torch_dtype", "device", "attn_implementation", "variant", "adapter_path"):
             check_text(f"model.{name}", getattr(self, name), optional=True)
+        self._check_devices()
         check_boolean("model.trust_remote_code", self.trust_remote_code)
         check_boolean("model.allow_pickle", self.allow_pickle)
         check_boolean("model.download", self.download)
@@ -274,7 +327,18 @@ class ModelLoadConfig:
                 raise ContractValueError(f"model.variant must be 'vlm', 'text' or None, got {self.variant!r}")
             object.__setattr__(self, "variant", self.variant.lower())
 
+    def _check_devices(self) -> None:
+        if self.device is not None and self.device_map is not None:
+            raise ContractValueError(
+                f"model.device={self.device!r} and model.device_map={self.device_map!r} both say where the weights go; give one of them"
+            )
+        places = self.device_map.values() if isinstance(self.device_map, Mapping) else (self.device_map,)
+        for name, place in (("device", self.device), *(("device_map", place) for place in places)):
+            if str(plain_name(place)).partition(":")[0] in ("meta", "disk"):
+                raise ContractValueError(f"model.{name} names {place!r}, where there are no weights in memory; give cpu or a GPU")
 
+
+@named_arguments()
 @dataclass(frozen=True)
 class ChatTemplateOptions:
     """How messages become the prompt; thinking is off by default. `thinking_marks` open and close a thought."""
@@ -298,6 +362,7 @@ class ChatTemplateOptions:
             )
 
 
+@named_arguments()
 @dataclass(frozen=True)
 class VlmPreprocessOptions:
     """How images are resized; `max_pixels` and `min_pixels` are areas in pixels, None for the checkpoint's own limits."""
@@ -315,6 +380,9 @@ class VlmPreprocessOptions:
         if self.max_pixels is not None and self.min_pixels is not None and self.min_pixels > self.max_pixels:
             raise ContractValueError(f"preprocess.min_pixels ({self.min_pixels}) must not exceed preprocess.max_pixels ({self.max_pixels})")
         check_boolean("preprocess.do_resize", self.do_resize, optional=True)
+        for name in ("max_pixels", "min_pixels"):
+            if self.do_resize is False and getattr(self, name) is not None:
+                raise ContractValueError(f"preprocess.{name} changes nothing where preprocess.do_resize is False; leave one of them out")
         check_boolean("preprocess.pad_token_fallback", self.pad_token_fallback)
         for name in ("padding_side", "truncation_side"):
             check_text(f"preprocess.{name}", getattr(self, name))
@@ -322,6 +390,7 @@ class VlmPreprocessOptions:
                 raise ContractValueError(f"preprocess.{name} must be 'left' or 'right', got {getattr(self, name)!r}")
 
 
+@named_arguments(torch_dtype="dtype", quantization="extra=[('quantization', …)]", max_num_seqs="extra=[('max_num_seqs', …)]")
 @dataclass(frozen=True)
 class VllmEngineOptions:
     """How vLLM is started; None keeps vLLM's default. `gpu_memory_utilization`: 0 to 1. `extra`: (name, value) of further arguments."""
@@ -337,6 +406,7 @@ class VllmEngineOptions:
     extra: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", plain_name(self.dtype))
         check_integer("vllm.tensor_parallel_size", self.tensor_parallel_size, minimum=1)
         check_integer("vllm.pipeline_parallel_size", self.pipeline_parallel_size, minimum=1)
         check_text("vllm.distributed_executor_backend", self.distributed_executor_backend, optional=True)
@@ -350,6 +420,9 @@ class VllmEngineOptions:
         check_boolean("vllm.enforce_eager", self.enforce_eager, optional=True)
 
 
+@named_arguments(
+    url="base_url", api_base="base_url", model="served_model", timeout="request_timeout_s", request_timeout="request_timeout_s"
+)
 @dataclass(frozen=True)
 class ServerOptions:
     """The server of the backend `openai`, and the limits of its requests. API keys come from the environment.
@@ -367,6 +440,7 @@ class ServerOptions:
     adapter_dir: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "adapter_dir", plain_name(self.adapter_dir))
         check_text("server.server", self.server)
         for name in ("adapter_dir", "base_url", "served_model"):
             check_text(f"server.{name}", getattr(self, name), optional=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from evalharness.api import errors
-from evalharness.api.checks import check_boolean, check_sequence, check_token_ids
+from evalharness.api.checks import check_boolean, check_sequence, check_token_ids, named_arguments, shown
 from evalharness.api.options import LogprobsKind
 from evalharness.api.thinking import Thinking
 from evalharness.api.tools import Tool, read_tools
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FinishReason: TypeAlias = Literal["stop", "length", "tool", "scored"]
 
 
+@named_arguments(prompt="messages=[{'role': 'user', 'content': …}]", images="VlmGenerationRequest(messages, images)")
 @dataclass(frozen=True)
 class TextGenerationRequest:
     """One chat without images. An empty list is accepted here and gives this request a `TemplateError`.
@@ -38,6 +39,7 @@ class TextGenerationRequest:
         object.__setattr__(self, "tools", read_tools(self.tools))
 
 
+@named_arguments(image="images=[…]", prompt="messages=[{'role': 'user', 'content': …}]")
 @dataclass(frozen=True)
 class VlmGenerationRequest:
     """One chat with images: any number of content parts `{"type": "image", "image": SOURCE}`, in message order.
@@ -60,6 +62,7 @@ class VlmGenerationRequest:
         object.__setattr__(self, "images", tuple(self.images))
 
 
+@named_arguments(**dict.fromkeys(("token_ids", "input_ids", "prompt_ids"), "prompt_token_ids"))
 @dataclass(frozen=True)
 class TokenGenerationRequest:
     """One prompt as token ids, used as they are: no chat template, no special tokens. For callers with a tokeniser of their own.
@@ -193,6 +196,21 @@ Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenera
 """What an engine can be asked."""
 Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 """What becomes of a request."""
+
+
+def check_requests(requests: Any) -> None:
+    """Raise `ContractTypeError` unless these are requests, in a sequence."""
+    from evalharness.api.scoring import ScoringRequest
+
+    kinds = (TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest, ScoringRequest)
+    names = f"{', '.join(kind.__name__ for kind in kinds[:-1])} or {kinds[-1].__name__}"
+    if isinstance(requests, kinds):
+        raise errors.ContractTypeError(f"requests must be a list, got one {type(requests).__name__}; did you mean [request]?")
+    check_sequence("requests", requests, names)
+    for position, request in enumerate(requests):
+        if not isinstance(request, kinds):
+            got = f"requests[{position}] must be a {names}, got {shown(request)} ({type(request).__name__})"
+            raise errors.ContractTypeError(f"{got}; a text is TextGenerationRequest([{{'role': 'user', 'content': …}}])")
 
 
 def nothing_ran(refused: Mapping[int, errors.RequestError], num_requests: int) -> errors.RequestsFailed:

@@ -180,6 +180,10 @@ def apply_pixel_budget(image_processor: Any, preprocess: VlmPreprocessOptions) -
         image_processor.do_resize = preprocess.do_resize
     if preprocess.min_pixels is None and preprocess.max_pixels is None:
         return
+    if not getattr(image_processor, "do_resize", True):
+        raise UnsupportedOption(
+            "preprocess.min_pixels/max_pixels change nothing: this checkpoint does not resize images; set do_resize=True"
+        )
     size = dict(getattr(image_processor, "size", None) or {})
     if not _has_pixel_budget(image_processor):
         raise UnsupportedOption(

@@ -29,6 +29,7 @@ from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import fits
 from evalharness.api.thinking import within_budget
 from evalharness.backends.base import BackendOutput, Capabilities, Completion, LiveWeights, Prompt, SamplingPlan, failure_of
+from evalharness.backends.option_support import SCRIPTED
 from evalharness.backends.stops import RowEnd
 
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image_pad|>")
@@ -213,7 +214,7 @@ class FakeBackend:
 
     def describe(self) -> Mapping[str, Any]:
         """Return plain facts for run.json."""
-        return {"backend": self.name}
+        return {"backend": self.name, "options_without_effect": list(SCRIPTED)}
 
     def close(self) -> None:
         """Nothing to free."""

@@ -86,11 +86,18 @@ def hub_facts(folder: Path) -> dict[str, str | None] | None:
     return {"name": parent["name"].replace("--", "/"), "revision": folder.name, "license_file": licences[0] if licences else None}
 
 
-def located(config: ModelLoadConfig) -> ModelLoadConfig:
-    """Return the settings with folders in place of names on the hub."""
+def located(config: ModelLoadConfig, *, must_exist: bool = True) -> ModelLoadConfig:
+    """Return the settings with folders in place of names on the hub; a name that is not there stays only where it need not exist."""
 
     def folder(text: str) -> str:
-        return str(folder_of(text, download=config.download)) if _has_form(text) and not Path(text).exists() else text
+        if not _has_form(text) or Path(text).exists():
+            return text
+        try:
+            return str(folder_of(text, download=config.download))
+        except CheckpointError:
+            if must_exist:
+                raise
+            return text
 
     adapter = None if config.adapter_path is None else folder(config.adapter_path)
     return replace(config, model_name_or_path=folder(config.model_name_or_path), adapter_path=adapter)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from evalharness.api.errors import ConfigError, nearest_folder
+from evalharness.api.hooks import GenerationPlugin
 from evalharness.backends import AUTO
+from evalharness.backends.option_support import SHIPPED
 from evalharness.config import RunConfig
 from evalharness.config.kinds import shown
 from evalharness.config.options import OPTIONS, read_shard
 
 CANDIDATES: tuple[str, ...] = ("vllm", "hf")
+
+
+_TOKENS_SEEN = frozenset({"watch", "postprocess_text"})
+HOOKS: Mapping[str, frozenset[str]] = {
+    "fake": _TOKENS_SEEN,
+    "max": _TOKENS_SEEN,
+    "vllm": _TOKENS_SEEN,
+    "openai": frozenset({"postprocess_text"}),
+}
+"""The hooks of generation plugins by backend; those that are absent run them all, or say themselves what they cannot run."""
 
 
 class BackendConstraints(NamedTuple):
@@ -28,10 +41,13 @@ def constraints_of(run: RunConfig) -> BackendConstraints:
     """Return the constraints of command line and environment; options of settings files wait for their backend and constrain nothing."""
     candidates, narrowed_by = CANDIDATES, []
     for option in OPTIONS:
-        if option.only_for and _is_for_this_run(run, option.name):
-            if not set(candidates) <= set(option.only_for):
-                narrowed_by.append(option.flag)
-            candidates = tuple(name for name in candidates if name in option.only_for)
+        if _is_for_this_run(run, option.name) and not all(map(option.is_for, candidates)):
+            narrowed_by.append(option.flag)
+            candidates = tuple(filter(option.is_for, candidates))
+    for text, plugin in zip(run.plugin, run.plugins, strict=True):
+        if not all(_runs(plugin, name) for name in candidates):
+            narrowed_by.append(f"--plugin {text}")
+            candidates = tuple(name for name in candidates if _runs(plugin, name))
     cpu = next((f"--{name} cpu" for name in ("devices", "device") if str(getattr(run, name)).startswith("cpu")), None)
     return BackendConstraints(candidates, tuple(narrowed_by), cpu)
 
@@ -39,6 +55,10 @@ def constraints_of(run: RunConfig) -> BackendConstraints:
 def _is_for_this_run(config: RunConfig, name: str) -> bool:
     """Return whether an option must take effect in this run; that of a settings file applies only to backends that honour it."""
     return config.origin(name).startswith(("command line", "environment"))
+
+
+def _runs(plugin: GenerationPlugin, backend: str) -> bool:
+    return (plugin.backends is None or backend in plugin.backends) and plugin.hooks <= HOOKS.get(backend, plugin.hooks)
 
 
 def possible_backends(run: RunConfig) -> tuple[str, ...]:
@@ -94,12 +114,19 @@ def _check_backend_options(config: RunConfig) -> None:
     for option in OPTIONS:
         if idle_devices(config) and option.name == "devices":
             continue  # a notice says so
-        if option.only_for and _is_for_this_run(config, option.name) and not running.intersection(option.only_for):
-            wanted = " or ".join(option.only_for)
+        if _is_for_this_run(config, option.name) and not any(map(option.is_for, running)):
+            wanted = " or ".join(option.only_for or sorted(filter(option.is_for, SHIPPED)))
             raise ConfigError(
                 f"{_named(config, option.name)} is honoured by {wanted} only, but the run is on {_named(config, 'backend')}; "
                 f"leave it out or add --backend {wanted}"
             )
+    for text, plugin in zip(config.plugin, config.plugins, strict=True):
+        lacking = sorted(name for name in running if not _runs(plugin, name))
+        if lacking:
+            origin = "" if config.origin("plugin") == "command line" else f" ({config.origin('plugin')})"
+            remedy = "leave it out (--plugin none), or run on --backend"
+            where = " or ".join(sorted(plugin.backends)) if plugin.backends is not None else "hf"
+            raise ConfigError(f"--plugin {text}{origin} does not work on {' and '.join(lacking)}; {remedy} {where}")
     fallback = config.fallback_backend
     if fallback is not None and set(config.backend) == {fallback}:
         raise ConfigError(f"{_named(config, 'fallback_backend')} is the only backend of the run already; leave it out or name another")
@@ -111,6 +138,8 @@ def _check_numbers(config: RunConfig) -> None:
 
     if config.devices is not None and config.device is not None and (config.devices == "cpu") != (config.device == "cpu"):
         raise ConfigError(f"{named('devices')} contradicts {named('device')}; give one of them")
+    if config.cache is False and config.cache_dir is not None and config.origin("cache") == config.origin("cache_dir"):
+        raise ConfigError(f"{named('cache')} contradicts {named('cache_dir')}; give one of them")
     if config.temperature == 0 and config.num_samples > 1:
         raise ConfigError(
             f"{named('num_samples')} with {named('temperature')} would give the same text every time; "

@@ -264,6 +264,32 @@ class Arguments(Kind[tuple[tuple[str, Any], ...]]):
         return tuple(sorted(super().from_json(value).items()))  # type: ignore[attr-defined]
 
 
+@dataclass(frozen=True)
+class PluginList(Kind[tuple[str, ...]]):
+    """Generation plugins as `NAME[:option=value…]`, each name at most once; `none` alone is none of them."""
+
+    is_list = True
+    json_type = list
+    legal: str = "plugins as NAME[:option=value…], or none"
+
+    def read(self, raw: object, *, label: str, base: Path, is_text: bool) -> tuple[str, ...]:
+        from evalharness.generation_plugins.named import make_plugin  # few runs have any
+
+        # A value may hold commas, a name does not.
+        texts = [part.strip() for text in _texts(self, raw, label) for part in ([text] if ":" in text else text.split(","))]
+        if texts == ["none"]:
+            return ()
+        names = [text.partition(":")[0] for text in texts]
+        for position, text in enumerate(texts):
+            if names[position] in names[:position]:
+                raise ConfigError(f"{label} names {names[position]!r} twice; name each once")
+            try:
+                make_plugin(text)
+            except ConfigError as error:
+                raise ConfigError(f"{label}: {error}") from error
+        return tuple(texts)
+
+
 def _absolute(text: str, base: Path, kind: Kind[Any], label: str) -> Path:
     try:
         path = base / Path(text).expanduser()
@@ -326,7 +352,9 @@ ENV_PREFIX = "EVALHARNESS_"
 
 @dataclass(frozen=True)
 class Option:
-    """An option and its name in every place. `only_for` names the backends that honour it, () for all.
+    """An option and its name in every place.
+
+    `only_for` names the backends that honour it, () for all; `not_for` those of this package that do not: other packages' may.
 
     `table` is the table of the settings files that holds its key, None for the top level.
     """
@@ -337,10 +365,15 @@ class Option:
     default: Any = None
     metavar: str = ""
     only_for: tuple[str, ...] = ()
+    not_for: tuple[str, ...] = ()
     table: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metavar", self.metavar or self.kind.metavar or self.name.upper())
+
+    def is_for(self, backend: str) -> bool:
+        """Return whether a backend honours the option."""
+        return backend not in self.not_for and (not self.only_for or backend in self.only_for)
 
     @property
     def key(self) -> str:
@@ -372,9 +405,11 @@ class Option:
 
 
 @overload
-def option(kind: Kind[T], help: str, *, default: T, metavar: str = "", only_for: tuple[str, ...] = ()) -> T: ...
+def option(
+    kind: Kind[T], help: str, *, default: T, metavar: str = "", only_for: tuple[str, ...] = (), not_for: tuple[str, ...] = ()
+) -> T: ...
 @overload
-def option(kind: Kind[T], help: str, *, metavar: str = "", only_for: tuple[str, ...] = ()) -> T | None: ...
+def option(kind: Kind[T], help: str, *, metavar: str = "", only_for: tuple[str, ...] = (), not_for: tuple[str, ...] = ()) -> T | None: ...
 def option(kind: Kind[Any], help: str, *, default: Any = None, **keywords: Any) -> Any:
     """Return the dataclass field of an option; typed as its value, so that mypy checks the field's annotation against its kind.
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.options import Variant
@@ -26,10 +27,14 @@ from evalharness.config.kinds import (
     Option,
     PathList,
     PerCheckpoint,
+    PluginList,
     Setting,
     Text,
     option,
 )
+
+if TYPE_CHECKING:
+    from evalharness.api.hooks import GenerationPlugin
 
 _T = TypeVar("_T")
 
@@ -67,6 +72,7 @@ EVALS_OWN = "the eval's own, otherwise "
 _COUNT, _NATURAL = Number(int, minimum=1), Number(int, minimum=0)
 _NOT_NEGATIVE, _POSITIVE, _FRACTION = Number(float, minimum=0), Number(float, above=0), Number(float, above=0, maximum=1)
 _FLAG, _FOLDER = Flag(), Folder()
+_NO_WEIGHTS, _NO_PIXELS = ("fake", "openai"), ("fake", "max", "openai")
 _VLLM, _OPENAI, _HF_VLLM = ("vllm",), ("openai",), ("hf", "vllm")
 
 
@@ -134,15 +140,27 @@ class RunConfig:
         "Marks that open and close a thought (default: <think>,</think>)",
         metavar="OPEN,CLOSE",
     )
+    plugin: tuple[str, ...] = option(
+        PluginList(),
+        "Generation plugin that acts on every eval's questions, with its options: balanced-json-stop, object-cap:num_objects=60, "
+        "duplicate-object-stop, duplicate-object-ban, or one of an installed package; repeatable",
+        default=(),
+        metavar="NAME[:option=value…]",
+    )
     seed: int = option(Number(int, minimum=0, maximum=2**32 - 1), "Sampling seed; every case and sample derives its own from it", default=0)
     num_samples: int = option(_COUNT, "Generations per case; more than 1 needs a temperature", default=1)
-    max_pixels: int | None = option(_COUNT, "Largest area of an image after resizing, in pixels (default: the checkpoint's)")
-    min_pixels: int | None = option(_COUNT, "Smallest area of an image after resizing, in pixels (default: the checkpoint's)")
+    max_pixels: int | None = option(
+        _COUNT, "Largest area of an image after resizing, in pixels (default: the checkpoint's)", not_for=_NO_PIXELS
+    )
+    min_pixels: int | None = option(
+        _COUNT, "Smallest area of an image after resizing, in pixels (default: the checkpoint's)", not_for=_NO_PIXELS
+    )
     dtype: tuple[str, ...] | None = option(
         NameList(lambda: _DTYPES, _unknown_dtype),
         "Type of the weights at run time: float32, float16 or bfloat16; of several, comma-separated, each gives an engine "
         "(default: bfloat16 on a GPU, float32 otherwise)",
         metavar="TYPE[,TYPE…]",
+        not_for=_NO_WEIGHTS,
     )
     device: str | None = option(
         Text(r"(cpu|cuda|mps|xpu)(:\d+)?", legal="a device such as cpu, cuda or cuda:1"),
@@ -250,8 +268,10 @@ class RunConfig:
         "What to do if a backend cannot honour an option: refuse before anything runs, or warn and record it",
         default="refuse",
     )
-    trust_remote_code: bool = option(_FLAG, "Run Python code that a checkpoint contains", default=False)
-    allow_pickle: bool = option(_FLAG, "Load pickled weights, which can run any code (default: off, safetensors only)", default=False)
+    trust_remote_code: bool = option(_FLAG, "Run Python code that a checkpoint contains", default=False, not_for=("fake",))
+    allow_pickle: bool = option(
+        _FLAG, "Load pickled weights, which can run any code (default: off, safetensors only)", default=False, not_for=_NO_PIXELS
+    )
     run_id: str = option(
         Text(_RUN_ID, legal="1 to 100 letters, digits, '.', '_' or '-', starting with a letter or digit"),
         "Name of the run and of its folder (default: UTC time and six random digits)",
@@ -283,7 +303,9 @@ class RunConfig:
         metavar="[PATTERN=]SPACE",
     )
     variant: Variant | None = option(
-        Choice(("vlm", "text")), "Treat checkpoints as vlm (vision-language) or text (default: as their config says)"
+        Choice(("vlm", "text")),
+        "Treat checkpoints as vlm (vision-language) or text (default: as their config says)",
+        not_for=("fake", "max"),
     )
 
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -296,6 +318,13 @@ class RunConfig:
     def is_set(self, name: str) -> bool:
         """Return whether someone set the option, even to its default."""
         return name in self.origins
+
+    @cached_property
+    def plugins(self) -> tuple[GenerationPlugin, ...]:
+        """The generation plugins that `plugin` names."""
+        from evalharness.generation_plugins.named import make_plugin  # few runs have any
+
+        return tuple(map(make_plugin, self.plugin))
 
     @property
     def settings(self) -> dict[str, Setting]:

@@ -114,7 +114,6 @@ class EndsAfter:
     """A plugin that ends each row after its own number of new tokens."""
 
     name = "ends-after"
-    watches_tokens = True
 
     def __init__(self, num_new: int) -> None:
         self._num_new = num_new

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from evalharness.api.errors import ConfigError
+from evalharness.api.checks import check_instance, check_text
+from evalharness.api.errors import ConfigError, ContractTypeError
 from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends import AUTO, known_backends, load_backend_class, unknown_backend
 from evalharness.backends.base import Backend
+from evalharness.backends.option_support import SHIPPED, LoadOptions
 from evalharness.checkpoints.hub import located
-from evalharness.engine.engine import Engine
+from evalharness.engine.engine import Engine, warn
 from evalharness.hardware.auto_backend import choose_backend
 
 
@@ -28,7 +32,7 @@ def build_backend(
     constructor names. The `max_model_len` of `vllm_options` applies to every backend.
     """
     backend_class = load_backend_class(name)
-    config = config if name == "fake" else located(config)
+    config = config if name == "fake" else located(config, must_exist=name in SHIPPED)  # others may ask for models by any names
     options = {
         "vllm_options": vllm_options,
         "server_options": server_options or ServerOptions(),
@@ -67,23 +71,54 @@ def build_engine(
 
     `backend` is one of `known_backends()`, or "auto" for the best one here (`hardware/auto_backend.py`); `Engine.chosen` then says why.
     """
+    _check_arguments(backend, config)
+    for name, value, kind in (
+        ("vllm_options", vllm_options, VllmEngineOptions),
+        ("server_options", server_options, ServerOptions),
+        ("preprocess", preprocess, VlmPreprocessOptions),
+        ("chat_template", chat_template, ChatTemplateOptions),
+    ):
+        check_instance(name, value, kind, optional=True)
     chosen = choose_backend(config) if backend == AUTO else None
     if chosen is not None:
         backend = chosen.backend
         fallback_backend = None if fallback_backend == backend else fallback_backend
-    preprocess = preprocess or VlmPreprocessOptions()
-    vllm_options = vllm_options or VllmEngineOptions()
-    fallback = None
-    if fallback_backend is not None:
-        if fallback_backend not in known_backends():
-            raise ConfigError(f"fallback backend {unknown_backend(fallback_backend)}")
-        fallback = lambda: build_backend(fallback_backend, config, preprocess, vllm_options, server_options)  # noqa: E731
-    primary = build_backend(backend, config, preprocess, vllm_options, server_options)
+    given = LoadOptions(
+        config, preprocess or VlmPreprocessOptions(), vllm_options or VllmEngineOptions(), server_options or ServerOptions()
+    )
+    if fallback_backend is not None and fallback_backend not in known_backends():
+        raise ConfigError(f"fallback backend {unknown_backend(fallback_backend)}")
+    for notice in given.check(backend, fallback_backend):
+        (on_notice or warn)(notice)
+    fallback = None if fallback_backend is None else partial(_load, fallback_backend, given)
+    primary = _load(backend, given)
+    if primary.processor is None and not _leaves_images_alone(given.preprocess):
+        (on_notice or warn)(f"preprocess.max_pixels, min_pixels and do_resize change nothing: {config.model_name_or_path} takes no images")
     engine = Engine(
         primary, fallback_backend=fallback, chat_template=chat_template, unsupported_options=unsupported_options, on_notice=on_notice
     )
     engine.chosen = None if chosen is None else chosen.why
     return engine
+
+
+def _load(backend: str, given: LoadOptions) -> Backend:
+    options = given.honoured_by(backend)
+    return build_backend(backend, options.model, options.preprocess, options.vllm, options.server)
+
+
+def _leaves_images_alone(preprocess: VlmPreprocessOptions) -> bool:
+    """Return whether images are left as the checkpoint has them."""
+    return (preprocess.max_pixels, preprocess.min_pixels, preprocess.do_resize) == (None, None, None)
+
+
+def _check_arguments(backend: object, config: object) -> None:
+    check_text("backend", backend)
+    if not isinstance(config, ModelLoadConfig):
+        if isinstance(config, (str, os.PathLike)):
+            hint = f"; did you mean ModelLoadConfig({os.fspath(config)!r})?"
+        else:
+            hint = "; a model in memory is taken by build_engine_around" if hasattr(config, "forward") else ""
+        raise ContractTypeError(f"config must be a ModelLoadConfig, got {type(config).__name__}{hint}")
 
 
 def build_engine_around(

@@ -11,17 +11,26 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
-from evalharness.api.checks import check_integer, check_sequence
+from evalharness.api.checks import check_instance, check_integer, check_sequence, shown
 from evalharness.api.errors import CapabilityError, ConfigError, ContractTypeError, ContractValueError, EvalHarnessError
 from evalharness.api.hooks import normalise_plugins
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
-from evalharness.api.requests import GenerationResult, Outcome, Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.api.requests import (
+    GenerationResult,
+    Outcome,
+    Request,
+    TextGenerationRequest,
+    TokenGenerationRequest,
+    VlmGenerationRequest,
+    check_requests,
+)
 from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
 from evalharness.backends.base import Backend, Prompt, TensorBackend
 from evalharness.engine.cache import ResponseCache
@@ -72,16 +81,19 @@ class Engine:
     ) -> None:
         if unsupported_options not in ("refuse", "warn"):
             raise ConfigError(f"unsupported_options must be 'refuse' or 'warn', got {unsupported_options!r}")
+        check_instance("chat_template", chat_template, ChatTemplateOptions, optional=True)
         self._backend = backend
         self._fallback = Fallback(fallback_backend) if fallback_backend is not None else None
         self._chat_template = chat_template or ChatTemplateOptions()
         warn_only = unsupported_options == "warn"
-        self._jobs = JobMaker(backend, self._fallback, self._chat_template, warn_only=warn_only, on_notice=on_notice or _warn)
+        self._jobs = JobMaker(backend, self._fallback, self._chat_template, warn_only=warn_only, on_notice=on_notice or warn)
         self._lock = threading.RLock()
         self.weights = EngineWeights(backend, self._fallback, self._lock)
         self._cache: ResponseCache | None = None
         self.chosen: str | None = None
         """Why `auto` took this backend, None where it was named."""
+        self.on_outcome: Callable[[GenerationOptions, Outcome, float], None] | None = None
+        """Called before `stream` yields the outcome of a request: its options, the outcome, and the seconds since the one before it."""
 
     def use_cache(self, cache: ResponseCache | None, identity: Mapping[str, Any]) -> None:
         """Take answers from a cache, and store new ones in it; None turns caching off.
@@ -148,6 +160,8 @@ class Engine:
         Sample k is drawn with the options' seed plus k, so sample 0 equals a single sample. `ConfigError` for several samples of greedy
         options, which would be equal.
         """
+        check_requests(requests)
+        check_instance("options", options, GenerationOptions)
         each = options_of_samples(options, num_samples)
         repeated = [request for request in requests for _ in each]
         results = self._batch(repeated, each * len(requests), plugins)
@@ -242,7 +256,8 @@ class Engine:
         `next_job()` is called whenever the backend has room and no request is waiting: the job that it returns, made by `prepare_join`,
         runs in this call, too. It returns None if there is none now; most backends ask again while requests run.
         """
-        each = [options] * len(requests) if isinstance(options, GenerationOptions) else list(options)
+        check_requests(requests)
+        each = _each_options(options, len(requests))
         if len(each) != len(requests):
             raise ValueError(f"{len(requests)} requests but {len(each)} options; give one for all or one per request")
         if not requests:
@@ -256,7 +271,12 @@ class Engine:
                 cache = self._cache if job.note is None and not normalised else None
                 joining = next_job if can_join else lambda: None
                 run = JobStream(job, normalised, cache, lambda: self.weights.cache_identity, on_start=on_start, next_job=joining)
-                yield from run.outcomes(should_stop)
+                since_s = time.monotonic()
+                for position, outcome in run.outcomes(should_stop):
+                    if self.on_outcome is not None and position < len(each):  # else of a request that joined
+                        self.on_outcome(each[position], outcome, time.monotonic() - since_s)
+                    yield position, outcome
+                    since_s = time.monotonic()
 
     def _with_prompts(self, requests: Sequence[Request], options: GenerationOptions, run: Callable[[list[Prompt]], Made]) -> Made:
         """Return the result of `run` on the requests' prompts, while no other call has the backend.
@@ -298,7 +318,19 @@ class Engine:
         self.close()
 
 
-def _warn(message: str) -> None:
+def _each_options(options: Any, num_requests: int) -> list[GenerationOptions]:
+    if isinstance(options, GenerationOptions):
+        return [options] * num_requests
+    each = list(options) if isinstance(options, (list, tuple)) else [options]
+    for one in each:
+        if not isinstance(one, GenerationOptions):
+            hint = "; GenerationOptions.from_mapping makes them of plain data" if isinstance(one, Mapping) else ""
+            raise ContractTypeError(f"options must be GenerationOptions, or a list of them, got {shown(one)} ({type(one).__name__}){hint}")
+    return each
+
+
+def warn(message: str) -> None:
+    """Warn with `EngineWarning`, at the place of the engine's caller."""
     warnings.warn(message, EngineWarning, stacklevel=3)
 
 

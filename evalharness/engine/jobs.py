@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.api.errors import CapabilityError, EvalHarnessError, RequestError, UnsupportedOption
-from evalharness.api.hooks import GenerationPlugin, RequestType, refuse_missing_hooks, refuse_misspelt_hooks
+from evalharness.api.hooks import GenerationPlugin, RequestType
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import Request, VlmGenerationRequest, nothing_ran
 from evalharness.api.scoring import ScoringRequest, chat_of
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.backends.base import Backend, Capabilities, Prompt
+from evalharness.backends.option_support import WITHOUT_EFFECT
 from evalharness.engine.chat_template import check_template_owner, knows_enable_thinking
 from evalharness.engine.prompts import PreparedRequest, PromptBuilder, check_options
 
@@ -47,7 +48,6 @@ def split_options(options: GenerationOptions, can: Capabilities) -> tuple[Genera
 
 def check_plugin(plugin: GenerationPlugin, backend: str, can: Capabilities, request_types: Iterable[RequestType]) -> None:
     """Raise `CapabilityError` unless the plugin can act on this backend and on every type of request."""
-    refuse_misspelt_hooks(plugin)
     if plugin.backends is not None and backend not in plugin.backends:
         raise CapabilityError(f"plugin {plugin.name!r} does not work on backend {backend!r}; it works on: {_listed(plugin.backends)}")
     for request_type in request_types:
@@ -67,7 +67,18 @@ def check_plugin(plugin: GenerationPlugin, backend: str, can: Capabilities, requ
     ):
         if is_lacking:
             raise CapabilityError(f"plugin {plugin.name!r} {what.format(repr(backend))}")
-    refuse_missing_hooks(plugin)
+    if plugin.is_copied_for_rows:
+        _check_copy(plugin)
+
+
+def _check_copy(plugin: GenerationPlugin) -> None:
+    try:
+        plugin.for_row()
+    except Exception as error:
+        raise CapabilityError(
+            f"plugin {plugin.name!r} cannot be copied, and each row needs a copy of its own ({type(error).__name__}: {error}); define "
+            "__deepcopy__, or write hf_logits_processor(prompt_lengths) or hf_stopping_criteria(prompt_lengths), for the whole batch"
+        ) from error
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -214,6 +225,8 @@ class JobMaker:
                 self._notice_thinking(backend, owner)
         honoured = {key: self._honoured(backend, value) for key, value in {id(options): options for *_, options in numbered}.items()}
         for value, _ in honoured.values():
+            if value.pad_token_id is not None:
+                self._notice(f"options.pad_token_id={value.pad_token_id} changes no answer: {WITHOUT_EFFECT['options.pad_token_id']}")
             backend.check_plan(builder.sampling_plan(value))
         each = tuple(JobRequest(position, request, *honoured[id(options)], builder) for position, request, options in numbered)
         return Job(backend, note, weight_version, each)

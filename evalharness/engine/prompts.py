@@ -275,11 +275,26 @@ class PromptBuilder:
             return len(token_ids)
         processor = self._backend.processor
         if not getattr(getattr(processor, "image_processor", None), "do_resize", False):
+            _check_sides(getattr(processor, "image_processor", None), request_images)
             return None  # the backend checks the length once it has expanded the placeholders
         from evalharness.backends.hf._transformers import num_image_tokens
 
         counts = num_image_tokens(processor, [images.image_size(source) for source in request_images.sources])
         return None if counts is None else len(token_ids) - len(counts) + sum(counts)
+
+
+def _check_sides(image_processor: Any, request_images: RequestImages) -> None:
+    """Raise `ImageError` for an image that is not resized and whose sides fit no grid of patches."""
+    patch, merge = (getattr(image_processor, name, None) for name in ("patch_size", "merge_size"))
+    if not isinstance(patch, int) or not isinstance(merge, int):
+        return
+    for number, source in enumerate(request_images.sources):
+        sides = images.image_size(source)
+        if any(side % (patch * merge) for side in sides):
+            raise ImageError(
+                f"image {number} has {sides[0]} x {sides[1]} pixels, and without resizing (do_resize=False) both sides must be multiples "
+                f"of {patch * merge}; resize it, or leave do_resize out"
+            )
 
 
 def _sampling_plan(options: GenerationOptions, stops: StopPlan, thinking: ThinkingBudget | None) -> SamplingPlan:

@@ -233,7 +233,6 @@ class BalancedJsonStop:
 
     roots: str = "{"
     name: ClassVar[str] = "balanced-json-stop"
-    watches_tokens: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_roots(self.roots)
@@ -272,7 +271,6 @@ class ObjectCap:
     num_objects: int
     roots: str = "{"
     name: ClassVar[str] = "object-cap"
-    watches_tokens: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_integer("plugin num_objects", self.num_objects, minimum=1)
@@ -319,7 +317,6 @@ class DuplicateObjectStop:
     num_repeats: int = 1
     roots: str = "{"
     name: ClassVar[str] = "duplicate-object-stop"
-    watches_tokens: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_integer("plugin num_repeats", self.num_repeats, minimum=1)
@@ -373,7 +370,6 @@ class DuplicateObjectBan:
 
     roots: str = "{"
     name: ClassVar[str] = "duplicate-object-ban"
-    bans_tokens: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_roots(self.roots)

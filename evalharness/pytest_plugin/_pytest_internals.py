@@ -23,6 +23,11 @@ def parametrised_fixture(metafunc: pytest.Metafunc, name: str) -> Sequence[Any] 
     return metafunc._arg2fixturedefs.get(name)
 
 
+def parameters_of(metafunc: pytest.Metafunc, name: str) -> list[Any]:
+    """Return the parameters of this name that a test has been given already."""
+    return [call.params[name] for call in metafunc._calls if name in call.params]
+
+
 def fixtures_of(item: pytest.Function) -> object:
     """Return the fixture information that all tests of one function share, for lookups by identity."""
     return item._fixtureinfo

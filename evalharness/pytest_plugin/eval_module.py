@@ -21,10 +21,11 @@ from evalharness.api.cases import Case
 from evalharness.api.checks import shown
 from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData, did_you_mean
 from evalharness.api.garbage import collector
+from evalharness.api.hooks import GenerationPlugin, normalise_plugins
 from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
 from evalharness.config.options import DECODING, cases_of_shard
-from evalharness.pytest_plugin._pytest_internals import parametrised_fixture, report_collection
+from evalharness.pytest_plugin._pytest_internals import parameters_of, parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
 from evalharness.pytest_plugin.execution.units import misread
 
@@ -117,7 +118,7 @@ class EvalModule:
     run: RunConfig = field(default_factory=RunConfig)
     """Its decoding options outrank the eval's own."""
     marker: Mapping[str, Any] = field(default_factory=dict)
-    plugins: tuple[Any, ...] = ()
+    plugins: tuple[GenerationPlugin, ...] = ()
     directions: Mapping[str, str] = field(default_factory=dict)
     """Scores that are not better when higher: "lower", or "none" for scores without a better direction."""
     no_data: str | None = None
@@ -179,7 +180,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
     cases, notices, no_data = _cases(given, path, run, root)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
-    plugins, directions = _plugins(given, path), _directions(given, path)
+    plugins, directions = _plugins(given, path, run), _directions(given, path)
     return EvalModule(name, path, cases, given["request"], variants, num_samples, run, given, plugins, directions, no_data, notices)
 
 
@@ -221,19 +222,22 @@ def data_folder(marked: str | Path | None, run: RunConfig, root: Path) -> Path |
     return root / marked if marked is not None else None
 
 
-def _plugins(given: Mapping[str, Any], path: str) -> tuple[Any, ...]:
+def _plugins(given: Mapping[str, Any], path: str, run: RunConfig) -> tuple[GenerationPlugin, ...]:
+    """Return the marker's plugins and the run's, which stand for the marker's of the same names."""
     plugins = given.get("plugins", ())
     if not isinstance(plugins, (list, tuple)):
         raise ConfigError(f"{path}: plugins must be a list such as [ObjectCap(60)], got {reprlib.repr(plugins)}")
-    for plugin in plugins:
-        if isinstance(plugin, type):
-            raise ConfigError(f"{path}: plugins holds the class {plugin.__name__}; make one of it: {plugin.__name__}(…)")
-    return tuple(plugins)
+    try:
+        marked = normalise_plugins(plugins)
+    except EvalHarnessError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    named = {plugin.name for plugin in run.plugins}
+    return (*(plugin for plugin in marked if plugin.name not in named), *run.plugins)
 
 
-def plugin_names(plugins: Sequence[Any]) -> list[str]:
+def plugin_names(plugins: Sequence[GenerationPlugin]) -> list[str]:
     """Return the names of plugins in records: the repr of a dataclass, else the plugin's name."""
-    return [repr(plugin) if is_dataclass(plugin) else str(getattr(plugin, "name", type(plugin).__name__)) for plugin in plugins]
+    return [repr(plugin.plugin) if is_dataclass(plugin.plugin) else plugin.name for plugin in plugins]
 
 
 def _num_samples(given: Mapping[str, Any], path: str, run: RunConfig) -> int:
@@ -291,7 +295,10 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
             reason, name = module.no_data, "no-data"
         _parametrize_once(metafunc, None, name, pytest.mark.skip(reason=reason))
         return
-    if takes(metafunc, "engine"):
+    if parameters_of(metafunc, "engine"):
+        if module is not None and takes(metafunc, "case"):
+            raise ConfigError(f"{nodeid} is parametrised with engines, but a test of cases runs on each engine of the run; leave that out")
+    elif takes(metafunc, "engine"):
         metafunc.parametrize("engine", engine_ids, ids=engine_ids, indirect=True, scope="session")
     if not takes(metafunc, "case"):
         return

@@ -33,7 +33,8 @@ _NO_EVAL = "needs a test that takes `case` in a module with pytestmark = pytest.
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """The engine of this test: one checkpoint on one backend, kept loaded while tests use it."""
     state = request.config.stash[STATE]
-    execution, spec = state.execution, state.registry.engine_spec(request.param)
+    execution, spec = state.execution, _spec_of(request)
+    state.start()
     if execution.engines.may_not_be_needed(spec):
         opened = cast("Engine", DeferredEngine(spec.backend, partial(_open, execution, spec)))
     else:
@@ -43,6 +44,24 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
         execution.close_engine(spec, opened)
     except RecordError as error:
         stop_for(request.session, error)
+
+
+def _spec_of(request: pytest.FixtureRequest) -> EngineSpec:
+    """Return the engine that a test is parametrised with; the run's only one for a test that asked for `engine` as it ran."""
+    registry = request.config.stash[STATE].registry
+    try:
+        engines = registry.engines
+    except EvalHarnessError as error:
+        raise Failed(f"there is no engine: {error}", pytrace=False) from None
+    if not hasattr(request, "param"):
+        if len(engines) == 1:
+            return engines[0]
+        raise Failed(
+            f"this run has {len(engines)} engines ({', '.join(spec.id for spec in engines)}), and request.getfixturevalue('engine') cannot "
+            "tell which: take `engine` as an argument, or mark the test with @pytest.mark.usefixtures('engine'), and it runs on each",
+            pytrace=False,
+        )
+    return registry.engine_of(request.param)
 
 
 def _open(execution: Execution, spec: EngineSpec) -> Engine:

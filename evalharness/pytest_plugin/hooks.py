@@ -7,6 +7,7 @@ import gc
 import sys
 import traceback
 from collections.abc import Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 from evalharness.api.checks import any_text
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.garbage import collector
+from evalharness.api.options import GenerationOptions
 from evalharness.api.redaction import redactor, remember_options, remember_values
+from evalharness.api.requests import Outcome
 from evalharness.config import RunConfig
 from evalharness.pytest_plugin._pytest_internals import check_expressions
 from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
@@ -28,6 +31,7 @@ from evalharness.pytest_plugin.execution.units import is_eval_test
 from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdict, results_of, stop_for
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report, shorten
+from evalharness.pytest_plugin.plain_tests import PlainTest, asks_outside_of_units, takes_engine
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, resume_run
 from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Progress, Reporting, announce, cannot_begin, make_safe
@@ -37,11 +41,22 @@ from evalharness.runs.files import RunLock
 
 
 class RunningTests:
-    """The hooks around each eval test: they fill the test's record, which becomes its row."""
+    """The hooks around each test: they fill the record of one that an engine answers, which becomes its row."""
 
-    def __init__(self, state: EvalSession) -> None:
+    def __init__(self, session: pytest.Session, state: EvalSession) -> None:
+        self._session = session
         self._state = state
         self._prefill = FixturePrefill()
+        state.execution.engines.on_outcome = self._take
+
+    def _take(self, spec: EngineSpec, options: GenerationOptions, outcome: Outcome, seconds: float) -> None:
+        """Record what a test without a case asked for; it fails if that is impossible."""
+        plain, execution = self._state.plain, self._state.execution
+        if plain is not None and asks_outside_of_units():
+            try:
+                plain.take(spec, options, outcome, seconds, self._state.context.journal, execution.progress)
+            except RecordError as error:
+                raise stop_for(self._session, error) from None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
@@ -50,6 +65,8 @@ class RunningTests:
         unit = execution.plan.units.get(item.nodeid)
         state.current = record = None if unit is None else state.registry.record_for(item, unit)
         if record is None:
+            # A test of recorded answers has no engine to ask.
+            state.plain = PlainTest.of(item, state.registry) if item.config.stash.get(NEW_SESSION, None) is None else None
             return (yield)
         assert isinstance(item, pytest.Function)
         try:
@@ -95,6 +112,8 @@ class RunningTests:
         finally:
             if self._state.current is not None:
                 self._state.current.has_returned = True
+            if self._state.plain is not None:
+                self._state.plain.record.has_returned = True
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -111,6 +130,9 @@ class RunningTests:
         report = yield
         state = self._state
         state.execution.progress.num_signs += 1
+        if state.plain is not None and state.plain.record.nodeid == item.nodeid:
+            self._note_plain(state.plain, report, call, raised)
+            return report
         record = state.current
         if record is None or record.nodeid != item.nodeid:
             return report
@@ -129,6 +151,19 @@ class RunningTests:
         elif report.when == "call" or not report.passed:
             _attach(item, record, report, state.execution.progress.take_new_tokens())
         return report
+
+    def _note_plain(self, plain: PlainTest, report: pytest.TestReport, call: pytest.CallInfo[Any], raised: BaseException | None) -> None:
+        note_report(plain.record, report, call, raised)
+        if report.when != "teardown":
+            return
+        self._state.plain = None
+        if plain.asks:
+            report.evalharness_row = True  # type: ignore[attr-defined]
+            try:
+                self._state.start()
+                plain.write(self._state.context, call.duration, is_alone=not self._state.execution.plan.units)
+            except RecordError as error:
+                stop_for(self._session, error)
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
@@ -292,13 +327,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             report_ambiguous_node_ids(config, plan.ambiguous_node_ids(session.items, registry.engine_ids))
         if context.resumed is not None and context.worker == "main":
             context.resumed.check_collected(plan.units)
-        if not plan.units:
-            return
-        config.pluginmanager.register(RunningTests(state), "evalharness-tests")
+        if context.worker != "controller":
+            config.pluginmanager.register(RunningTests(session, state), "evalharness-tests")
         execution.engines.card_problem = card_problem(context.cards, context.worker)
         if context.worker == "main":
+            state.start = partial(_start, config, state)
+        if not plan.units and not any(map(takes_engine, session.items)):
+            return
+        if context.worker == "main":
             execution.engines.check_cache()
-            _start(config, state)
+            state.start()
             execution.note_evals(session.items)
         elif context.is_worker:
             execution.units.units_ahead = units_ahead(session, plan)
@@ -315,6 +353,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _start(config: pytest.Config, state: EvalSession) -> None:
+    """Begin the run; does nothing if it has begun."""
+    if state.has_started_run:
+        return
     from evalharness.pytest_plugin.finish import start_run
 
     config.stash[REPORTING].signals.take()
@@ -340,6 +381,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         state.close()
         if state.lock is not None:
             state.lock.close()
+    # Python ends by SIGINT, not with pytest's exit code, where KeyboardInterrupt left a text that was executed (a dataclass being made),
+    # even if it was caught then; the next text makes it forget that.
+    exec("")
 
 
 @pytest.hookimpl(trylast=True)
@@ -348,10 +392,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     state, reporting = session.config.stash[STATE], session.config.stash[REPORTING]
     try:
         state.close()
-        if state.context.worker in CONTROLLER_NAMES and state.has_started_run:
-            reporting.finish(session, exitstatus)
-    except KeyboardInterrupt:  # the second Ctrl-C: end at once, without a traceback
+    except KeyboardInterrupt:
         session.exitstatus = pytest.ExitCode.INTERRUPTED
-        if state.has_started_run:
-            again = f"evalharness report {state.context.run_dir} makes the reports of it"
-            reporting.problem = f"interrupted while the end of the run was written; the results are safe in the journal: {again}"
+        if not state.context.is_worker:
+            raise
+    if state.context.worker in CONTROLLER_NAMES and state.has_started_run:
+        reporting.finish(session, exitstatus)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from evalharness.analysis.eval_functions import engines_to_compare
-from evalharness.api.errors import ConfigError
+from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.config.checks import check_combinations
+from evalharness.pytest_plugin._pytest_internals import parameters_of
 from evalharness.pytest_plugin.eval_code import eval_code
 from evalharness.pytest_plugin.eval_module import (
     CasesNotLoaded,
@@ -71,6 +72,18 @@ class EvalRegistry:
         """Return the spec of an id."""
         return next(spec for spec in self.engines if spec.id == engine_id)
 
+    def engine_of(self, asked: object) -> EngineSpec:
+        """Return the engine that a test's own parametrisation names: by its id, or by a backend or checkpoint that only one has."""
+        found = [spec for spec in self.engines if asked == spec.id] or [
+            spec for spec in self.engines if asked in (spec.backend, spec.checkpoint)
+        ]
+        if len(found) != 1:
+            known = ", ".join(spec.id for spec in self.engines)
+            what = f"could be {' or '.join(spec.id for spec in found)}" if found else "is none of this run"
+            hint = "" if found else did_you_mean(str(asked), [spec.id for spec in self.engines])
+            raise ConfigError(f"engine {asked!r} {what}{hint or ';'} engines of this run: {known}")
+        return found[0]
+
     # Evals
 
     def module(self, marker: pytest.Mark, path: str, file: Path) -> EvalModule:
@@ -115,6 +128,8 @@ class EvalRegistry:
         engine_ids = [spec.id for spec in self.engines]
         if module is not None and module.marker.get("across") is not None:
             engine_ids = [engine for group in engines_to_compare(spec.to_json() for spec in self.engines) for engine in group]
+        for asked in parameters_of(metafunc, "engine"):
+            self.engine_of(asked)  # an engine that the run does not have is an error now, not in the test
         parametrize_eval(metafunc, engine_ids, module)
 
     # Tests
@@ -152,8 +167,11 @@ class EvalRegistry:
     def eval_lines(self, items: Iterable[pytest.Item], units: Mapping[str, UnitKey]) -> Iterator[EvalLine]:
         """Yield the journal's line of each eval of these tests, which lets the controller judge without importing its module."""
         tests: dict[str, dict[str, list[str]]] = {}
+        with_coordinates = set()
         for item in items:
             if (unit := units.get(item.nodeid)) is not None:
+                if "coordinates" in getattr(item, "fixturenames", ()):
+                    with_coordinates.add(unit.path)
                 gates = tests.setdefault(unit.path, {})
                 test = test_name(item.nodeid, unit.path, unit.engine)
                 if test not in gates:
@@ -168,6 +186,8 @@ class EvalRegistry:
                 "options": [options.to_json() for options in module.variants],
                 "code": eval_code(self.context.root, path, gates),
             }
+            if path in with_coordinates:
+                facts["takes_coordinates"] = True
             if module.notices:
                 facts["notices"] = list(module.notices)
             if module.directions:

@@ -7,12 +7,14 @@ leave.
 from __future__ import annotations
 
 import copy
+import errno
 import html
 import re
 import signal
 import threading
 import time
-from contextlib import nullcontext
+from collections.abc import Generator
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -27,6 +29,7 @@ from evalharness.api.garbage import collector
 from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
+from evalharness.pytest_plugin.options import asked_on_command_line
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
 from evalharness.report.text import duration_text, terminal_text
 from evalharness.runs.schema import Row, RunFile
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
 
 CONTROLLER_NAMES = ("main", "controller")
 """The names of processes that report; all others are workers."""
+CANNOT_BEGIN = "the run cannot begin"
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EAGAIN)
+_SYSTEM_ERROR = re.compile(r"\[Errno (\d+)\] .+")
 _TERMINAL_EVERY_S = 0.2
 _PIPE_EVERY_S = 30.0
 _END_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -126,12 +132,15 @@ class Progress:
 class EndSignals:
     """Ends a run on SIGTERM and SIGHUP as Ctrl-C does, with everything written; by default they end a process at once.
 
-    From `take` to `give_back`. A signal that is ignored (nohup) or handled by others stays as it is.
+    From `take` to `give_back`; once all is `written`, the first one changes nothing any more: the process is about to end by itself.
+    A signal that is ignored (nohup) or handled by others stays as it is.
     """
 
     def __init__(self) -> None:
         self.received: str | None = None
         """The name of the last one."""
+        self.written = False
+        """Whether the end of the run has been written."""
         self._before: dict[int, Any] = {}
 
     def take(self) -> None:
@@ -149,6 +158,9 @@ class EndSignals:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number).name
+        if self.written:
+            self.give_back()  # a second one ends the process at once, whatever it waits for
+            return
         on_interrupt = signal.getsignal(signal.SIGINT)
         if callable(on_interrupt):
             on_interrupt(signal.SIGINT, frame)
@@ -158,7 +170,7 @@ class EndSignals:
 
 def cannot_begin(error: OSError) -> pytest.UsageError:
     """Return the error that ends a session whose run could not begin: without it, pytest would take that for its own fault."""
-    return pytest.UsageError(redactor().text(f"the run cannot begin: {error}; start it again once that is mended"))
+    return pytest.UsageError(redactor().text(f"{CANNOT_BEGIN}: {error}; start it again once that is mended"))
 
 
 class Reporting:
@@ -177,6 +189,7 @@ class Reporting:
         self.interrupted: str | None = None
         self.signals = EndSignals()
         self.summary = ""
+        self._is_ending = False
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, Any] | None:
         """Give misses and invalid samples names and letters of their own; with a live line no letters are shown."""
@@ -194,6 +207,8 @@ class Reporting:
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Count; `--lf` and `--sw` treat misses and invalid samples as failures."""
+        if self.signals.received is not None:  # what a destructor or a weak reference's callback was interrupted by, Python ignores
+            raise KeyboardInterrupt
         if report.when in ("teardown", "???"):
             self.put_back.pop(report.nodeid, None)
         facts = getattr(report, "evalharness", None)
@@ -233,13 +248,45 @@ class Reporting:
             if plugin is not None and hasattr(plugin, "pytest_runtest_logreport"):
                 plugin.pytest_runtest_logreport(report=failed)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excrepr: object) -> None:
+        """End as documented where the machine gives no more files, room or memory, whoever met that: here or in a worker."""
+        found = next((error for error in _SYSTEM_ERROR.finditer(str(excrepr)) if int(error[1]) in _EXHAUSTED), None)
+        if found is None or not (self._state.has_started_run or asked_on_command_line(self._config)):
+            return  # a fault, or a session without evals, which ends as it would without evalharness
+        has_begun = self._state.has_started_run
+        self.interrupted = redactor().text(f"{CANNOT_GO_ON if has_begun else CANNOT_BEGIN}: {found[0]}")
+        raise pytest.exit.Exception(self.interrupted, returncode=BROKEN if has_begun else pytest.ExitCode.USAGE_ERROR)
+
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note why the session breaks off: Ctrl-C, `pytest.exit`, or pytest's own reason."""
         by = self.signals.received
         self.interrupted = shorten(str(excinfo.value)) or ("interrupted by the user" if by is None else f"interrupted by {by}")
 
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
+        """Write the end of a run that is interrupted only now, while fixtures are torn down; the next interruption ends that at once."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
+            if self._state.has_started_run:
+                self._end_interrupted(session)
+        finally:
+            self.signals.written = True
+
+    def _end_interrupted(self, session: pytest.Session) -> None:
+        if not self._is_ending:
+            self.pytest_keyboard_interrupt(pytest.ExceptionInfo.from_current())
+            with suppress(KeyboardInterrupt):
+                self._state.close()
+                return self.finish(session, pytest.ExitCode.INTERRUPTED)
+        again = f"evalharness report {self._state.context.run_dir} makes the reports of it"
+        self.problem = f"interrupted while the end of the run was written; the results are safe in the journal: {again}"
+
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write all results and reports, judge the gates, and set the session's exit code; what fails becomes `problem`."""
+        self._is_ending = True
         if self.progress is not None:
             self.progress.clear()
         ended = str(session.shouldfail or session.shouldstop or self.interrupted or "")

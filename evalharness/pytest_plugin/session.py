@@ -10,6 +10,7 @@ import pytest
 from evalharness.pytest_plugin.distributed.heartbeat import Heartbeat
 from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.outcomes import ItemRecord
+from evalharness.pytest_plugin.plain_tests import PlainTest
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.files import RunLock
@@ -29,6 +30,10 @@ class EvalSession:
         """Writes this worker's signs of life."""
         self.current: ItemRecord | None = None
         """The running eval test."""
+        self.plain: PlainTest | None = None
+        """The running test without a case."""
+        self.start: Callable[[], None] = lambda: None
+        """Begins the run; called for every engine that is opened, and does nothing if the run has begun or another process begins it."""
         self.is_collected = False
         """Whether the collection came to its end; what it has until then is not what was asked for."""
         self.has_started_run = False

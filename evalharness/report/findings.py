@@ -75,7 +75,7 @@ def _unfinished(tables: RunTables) -> bool:
 def findings(tables: RunTables, *, capitals: bool = False) -> list[str]:
     """Return the caveats of a run, with `capitals` as sentences but for those that begin with a name; empty where there are none."""
     of_rows: tuple[Callable[[RunTables], Iterator[str]], ...] = (
-        _coverage, _data, _malformed, _same_answers, _same_checkpoints, _unanswered, _cut_answers, _deviations, _few_cases,
+        _coverage, _data, _idle_options, _malformed, _same_answers, _same_checkpoints, _unanswered, _cut_answers, _deviations, _few_cases,
     )  # fmt: skip
     # Three reports show them. Problems of the run may come while those are written; rows are what they are.
     if "findings" not in tables.derived:
@@ -92,6 +92,12 @@ def _data(tables: RunTables) -> Iterator[str]:
     for entry in entries_of(tables.run.get("evals")):
         for notice in items_of(entry.get("notices")):
             yield one_line(f"{text_of(entry.get('name'))}: {text_of(notice)}", 400)
+
+
+def _idle_options(tables: RunTables) -> Iterator[str]:
+    """Yield the options of the command line that concerned nothing."""
+    for sentence in items_of(tables.run.get("idle_options")):
+        yield one_line(text_of(sentence), 400)
 
 
 def _groups(tables: RunTables) -> Iterator[tuple[str, dict[str, int]]]:

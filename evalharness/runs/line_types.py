@@ -138,6 +138,7 @@ _KINDS: Mapping[str, _Shape] = {
             "options": _list_of(_OBJECT).or_null(),
             "num_cases": _COUNT,
             **dict.fromkeys(("notices", "plugins"), _list_of(_TEXT)),
+            "takes_coordinates": _FLAG,
             "directions": _object_of(_TEXT),
             "code": _object_of(_object_of(_TEXT)),
         },

@@ -81,7 +81,10 @@ def write_run_file(run_dir: Path, values: RunFile) -> None:
 _TYPES: Mapping[str, type] = {
     **dict.fromkeys(("run_id", "started_at", "finished_at", "interrupted"), str),
     **dict.fromkeys(("config", "versions", "hardware", "git", "counts", "baseline", "rescored"), dict),
-    **dict.fromkeys(("command", "notices", "problems", "earlier_problems", "resumptions", "engines", "evals", "gates", "aggregates"), list),
+    **dict.fromkeys(
+        ("command", "notices", "idle_options", "problems", "earlier_problems", "resumptions", "engines", "evals", "gates", "aggregates"),
+        list,
+    ),
     **dict.fromkeys(("tables", "outputs", "throughput", "workers", "durations"), list),
 }
 """Of run.json's keys, where they are there and not null."""

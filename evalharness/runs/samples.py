@@ -62,9 +62,17 @@ def _array(elements: Iterable[bytes]) -> bytes:
     return b"[" + b",".join(elements) + b"]"
 
 
-def eval_entries(records: RunRecords) -> list[EvalEntry]:
-    """Return the evals for run.json: everything but their cases and decoding options, which every row has."""
-    entries = ({name: value for name, value in line.items() if name not in ("cases", "options")} for line in records.evals.values())
+def eval_entries(records: RunRecords, rows: Sequence[Row] = ()) -> list[EvalEntry]:
+    """Return the evals for run.json: everything but their cases and decoding options, which every row has.
+
+    Generation plugins are in force where something was generated: not in an eval whose `rows` all score given responses.
+    """
+    entries = [{name: value for name, value in line.items() if name not in ("cases", "options")} for line in records.evals.values()]
+    for entry in entries:
+        if entry.get("plugins"):
+            made = [row["generation"] for row in rows if row["eval"] == entry["name"] and row["generation"] is not None]
+            if made and all(generation["finish_reason"] == "scored" for generation in made):
+                entry["plugins"] = []
     return [cast("EvalEntry", entry) for entry in entries]
 
 

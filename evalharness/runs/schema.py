@@ -201,6 +201,8 @@ class EvalEntry(TypedDict, total=False):
     num_cases: int
     notices: list[str]
     plugins: list[str]
+    takes_coordinates: bool
+    """Whether one of its tests takes the fixture `coordinates`."""
     directions: dict[str, str]
     """"lower" or "none" by score; a score that is missing is better the higher it is."""
     code: dict[str, dict[str, str]]
@@ -352,6 +354,8 @@ class RunFile(TypedDict, total=False):
     num_workers: int
     baseline: BaselineFacts | None
     notices: list[str]
+    idle_options: list[str]
+    """Options of the command line that changed nothing, and why."""
     rescored: Any
     resumptions: list[dict[str, Any]]
     python: str

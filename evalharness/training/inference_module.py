@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evalharness.api.checks import check_sequence, check_text
+from evalharness.api.checks import check_integer, check_sequence, check_text
 from evalharness.api.errors import CapabilityError, ConfigError, ContractTypeError, did_you_mean
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationResult as EngineResult, TextGenerationRequest, TokenGenerationRequest
@@ -243,6 +243,7 @@ class InferenceModule:
         tool_parser: str = "auto",
         **options: Any,
     ) -> None:
+        check_integer("cache_size", cache_size, minimum=0)
         self.tool_parser = ToolCallParser(tool_parser)
         self.backend = _backend(model_name, backend, options)
         self.generation_cache = ResponseCache(max_entries=max(cache_size, 1))
@@ -334,7 +335,7 @@ def create_inference_module(model_name: str, backend: str = "auto", **options: A
     return InferenceModule(model_name, backend, **options)
 
 
-def _backend(model: Any, backend: str | InferenceBackend, options: Mapping[str, Any]) -> InferenceBackend:
+def _backend(model: Any, backend: Any, options: Mapping[str, Any]) -> InferenceBackend:
     if isinstance(backend, InferenceBackend):
         if model is not None or options:
             raise ConfigError(
@@ -342,7 +343,8 @@ def _backend(model: Any, backend: str | InferenceBackend, options: Mapping[str, 
             )
         return backend
     if not isinstance(backend, str):
-        raise ContractTypeError(f"backend must be a name or an InferenceBackend, got {type(backend).__name__}")
+        got = f"the class {backend.__name__}" if isinstance(backend, type) else type(backend).__name__
+        raise ContractTypeError(f"backend must be a name, or an object of a class of InferenceBackend, got {got}")
     if model is None:
         raise ConfigError(f"backend {backend!r} needs a model: the folder of a checkpoint")
     if backend in _BACKENDS:

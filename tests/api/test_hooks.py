@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import threading
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
@@ -23,13 +23,14 @@ CAN = {
 }
 
 
-class Bare:
-    """A plugin without any attribute."""
+class Quoting:
+    """A plugin without any attribute but a hook."""
+
+    def postprocess_text(self, text: str) -> str:
+        return text
 
 
 class Stopper:
-    uses_hf_stopping_criteria = True
-
     def __init__(self, *criteria: Any) -> None:
         self._criteria = criteria
         self.seen: Any = None
@@ -45,59 +46,79 @@ def check(plugin: Any, backend: str = "hf", request_types: tuple[RequestType, ..
 
 
 @pytest.mark.parametrize("backend", ["hf", "vllm", "fake"])
-def test_a_plugin_without_attributes_is_accepted_everywhere_and_has_no_hooks(backend: str) -> None:
-    check(Bare(), backend)
-    (plugin,) = normalise_plugins([Bare()])
-    assert plugin.name == "Bare"
+def test_a_plugin_needs_no_attribute_beside_its_hook(backend: str) -> None:
+    check(Quoting(), backend)
+    (plugin,) = normalise_plugins([Quoting()])
+    assert plugin.name == "Quoting"
     assert plugin.hf_stopping_criteria([3]) == plugin.hf_logits_processor([3]) == []
     assert not plugin.uses_hf_hooks
 
 
 REFUSED = {
-    "backend": ({"backends": "vllm"}, "vllm", "hf", "does not work on backend 'hf'; it works on: vllm"),
-    "backends": ({"backends": {"vllm"}}, "vllm", "hf", "does not work on backend 'hf'; it works on: vllm"),
-    "criteria": ({"uses_hf_stopping_criteria": True}, "hf", "vllm", "uses transformers hooks, .* 'vllm' cannot run; use backend 'hf'"),
-    "processor": ({"uses_hf_logits_processor": True}, "hf", "vllm", "uses transformers hooks, .* 'vllm' cannot run; use backend 'hf'"),
-    "watcher": ({"watches_tokens": True}, "vllm", "plain", "ends rows by their tokens, .* 'plain' cannot do; use backend 'hf'"),
-    "ban": ({"bans_tokens": True}, "hf", "vllm", "bans tokens while a row is written, which backend 'vllm' cannot do"),
+    "backend": ({"backends": "vllm", "watch": id}, "vllm", "hf", "does not work on backend 'hf'; it works on: vllm"),
+    "backends": ({"backends": {"vllm"}, "watch": id}, "vllm", "hf", "does not work on backend 'hf'; it works on: vllm"),
+    "criteria": ({"hf_stopping_criteria": id}, "hf", "vllm", "uses transformers hooks, .* 'vllm' cannot run; use backend 'hf'"),
+    "processor": ({"hf_logits_processor": id}, "hf", "vllm", "uses transformers hooks, .* 'vllm' cannot run; use backend 'hf'"),
+    "watcher": ({"watch": id}, "vllm", "plain", "ends rows by their tokens, .* 'plain' cannot do; use backend 'hf'"),
+    "ban": ({"ban": id}, "hf", "vllm", "bans tokens while a row is written, which backend 'vllm' cannot do"),
 }
-HOOKS = dict.fromkeys(("hf_stopping_criteria", "hf_logits_processor", "watch", "ban"), id)
 
 
 @pytest.mark.parametrize(("attributes", "accepted_by", "refused_by", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_plugin_is_refused_where_it_cannot_work(attributes: dict[str, Any], accepted_by: str, refused_by: str, message: str) -> None:
-    plugin = SimpleNamespace(name="p", **HOOKS, **attributes)
+    plugin = SimpleNamespace(name="p", **attributes)
     check(plugin, accepted_by)
     with pytest.raises(CapabilityError, match=f"^plugin 'p' {message}"):
         check(plugin, refused_by)
 
 
+@pytest.mark.parametrize("flags", [{}, {"watches_tokens": False, "bans_tokens": False, "uses_hf_logits_processor": False}])
+@pytest.mark.parametrize("hook", ["watch", "ban", "hf_stopping_criteria", "hf_logits_processor", "postprocess_text"])
+def test_a_hook_is_known_by_being_there_whatever_else_the_plugin_says(hook: str, flags: dict[str, bool]) -> None:
+    (plugin,) = normalise_plugins([SimpleNamespace(**flags, **{hook: id})])
+    assert plugin.hooks == {hook}
+    assert (plugin.watches_tokens, plugin.bans_tokens) == (hook == "watch", hook == "ban")
+    assert plugin.uses_hf_hooks == hook.startswith("hf_")
+
+
+NO_HOOK: dict[str, Any] = {
+    "object": object(),
+    "claims": SimpleNamespace(name="claims", watches_tokens=True),
+    "helper": type("Helper", (), {"helper": lambda self: None})(),
+    "turned off": SimpleNamespace(watch=None),
+    "function": lambda ids, scores: scores,
+    "name": "object-cap",
+    "list": [ObjectCap(3)],
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("plugin", NO_HOOK.values(), ids=NO_HOOK)
+def test_an_object_without_any_hook_is_refused(plugin: Any) -> None:
+    with pytest.raises(CapabilityError, match=r"^plugin '.*' has no hook, so generation would never call it: .* Give it one of hf_stopp"):
+        check(plugin)
+
+
+def test_a_class_a_plugin_outside_of_a_list_and_a_hook_that_is_no_method_are_refused() -> None:
+    with pytest.raises(CapabilityError, match="^plugins holds the class ObjectCap; make one of it: ObjectCap"):
+        check(ObjectCap)
+    for alone in (ObjectCap(3), "object-cap"):
+        with pytest.raises(CapabilityError, match=r"^plugins must be a list such as \[ObjectCap\(60\)\], got "):
+            normalise_plugins(alone)  # type: ignore[arg-type]
+    with pytest.raises(CapabilityError, match=r"^plugin 'p' has watch = True, which is no method; write watch\(tokenizer\)"):
+        check(SimpleNamespace(name="p", watch=True))
+
+
 def test_a_plugin_for_other_backends_or_requests_is_refused() -> None:
     with pytest.raises(CapabilityError, match="it works on: none"):
-        check(SimpleNamespace(backends=()))
-    plugin = SimpleNamespace(name="boxes", request_types=("vlm",))
+        check(SimpleNamespace(backends=(), watch=id))
+    plugin = SimpleNamespace(name="boxes", request_types=("vlm",), watch=id)
     check(plugin, request_types=("vlm",))
     with pytest.raises(RuntimeError, match="^plugin 'boxes' does not take text requests; it takes: vlm"):
         check(plugin, request_types=("text", "vlm"))
 
 
-@pytest.mark.parametrize(
-    ("flag", "hook"),
-    [
-        ("watches_tokens", "watch(tokenizer)"),
-        ("bans_tokens", "ban(tokenizer, vocab_size)"),
-        ("uses_hf_stopping_criteria", "hf_stopping_criteria(prompt_lengths)"),
-        ("uses_hf_logits_processor", "hf_logits_processor(prompt_lengths)"),
-    ],
-)
-def test_a_plugin_that_lacks_the_hook_it_announces_is_refused(flag: str, hook: str) -> None:
-    with pytest.raises(CapabilityError, match=f"^plugin 'empty' sets {flag} but has no method {re.escape(hook)}"):
-        check(SimpleNamespace(name="empty", **{flag: True}), "hf")
-
-
 class EndsOn:
-    watches_tokens = True
-
     def __init__(self, name: str, token_id: int) -> None:
         self.name = name
         self._token_id = token_id
@@ -112,7 +133,7 @@ class EndsOn:
 
 
 def test_watchers_end_a_row_by_the_first_plugin_unless_a_stop_id_ends_it() -> None:
-    watchers = RowWatchers(normalise_plugins([Bare(), EndsOn("late", 9), EndsOn("first", 5), EndsOn("second", 5)]), None, ())
+    watchers = RowWatchers(normalise_plugins([Quoting(), EndsOn("late", 9), EndsOn("first", 5), EndsOn("second", 5)]), None, ())
     assert [watchers.push(token_id) for token_id in (1, 2, 5)] == [None, None, "first"]
     plugin = EndsOn("watcher", 5)
     watchers = RowWatchers(normalise_plugins([plugin]), None, (5,))
@@ -123,11 +144,11 @@ def test_watchers_end_a_row_by_the_first_plugin_unless_a_stop_id_ends_it() -> No
 @pytest.mark.parametrize(
     ("method", "hook"),
     [
-        ("wach", r"watch\(tokenizer\) with watches_tokens = True"),
-        ("wacth", r"watch\(tokenizer\) with watches_tokens = True"),
-        ("Ban", r"ban\(tokenizer, vocab_size\) with bans_tokens = True"),
-        ("hf_stopping_criterion", r"hf_stopping_criteria\(prompt_lengths\) with uses_hf_stopping_criteria = True"),
-        ("logits_processor", r"hf_logits_processor\(prompt_lengths\) with uses_hf_logits_processor = True"),
+        ("wach", r"watch\(tokenizer\)"),
+        ("wacth", r"watch\(tokenizer\)"),
+        ("Ban", r"ban\(tokenizer, vocab_size\)"),
+        ("hf_stopping_criterion", r"hf_stopping_criteria\(prompt_lengths\)"),
+        ("logits_processor", r"hf_logits_processor\(prompt_lengths\)"),
         ("postprocess", r"postprocess_text\(text\)"),
         ("post_process_text", r"postprocess_text\(text\)"),
         ("postProcessText", r"postprocess_text\(text\)"),
@@ -154,7 +175,7 @@ def test_a_misspelt_hook_of_a_base_class_or_of_the_object_itself_is_refused() ->
     for plugin in (type("Sub", (Base,), {})(), SimpleNamespace(postproces_text=Base().postproces_text)):
         with pytest.raises(CapabilityError, match="has a method 'postproces_text'"):
             check(plugin)
-    plugin = type("Cap", (), {"watches_tokens": True, "watchs": lambda self, tokenizer: None})()
+    plugin = type("Cap", (), {"watchs": lambda self, tokenizer: None})()
     with pytest.raises(
         CapabilityError, match=r"^plugin 'Cap' has a method 'watchs', which is not a hook: .*; did you mean watch\(tokenizer\)"
     ):
@@ -167,12 +188,12 @@ def test_a_misspelt_hook_of_a_base_class_or_of_the_object_itself_is_refused() ->
      "_watchs", "_postprocess"]
 )  # fmt: skip
 def test_a_helper_with_a_name_of_its_own_or_a_private_one_is_left_alone(name: str) -> None:
-    check(type("Helped", (), {name: lambda self: None})())
+    check(type("Helped", (Quoting,), {name: lambda self: None})())
 
 
 def test_helpers_data_and_classes_beside_hooks_are_left_alone() -> None:
     check(type("Capped", (), {"postprocess_text": lambda self, text: text, "postprocess_texts": lambda self, texts: texts})())
-    check(SimpleNamespace(postprocess=True, watchs=[1], wach=Bare))
+    check(SimpleNamespace(ban=id, postprocess=True, watchs=[1], wach=Quoting))
 
 
 @pytest.mark.parametrize("kind", [property, cached_property])
@@ -180,7 +201,7 @@ def test_a_property_is_neither_a_misspelt_hook_nor_read(kind: Any) -> None:
     def read(self: Any) -> None:
         raise AssertionError("a check of names reads no values")
 
-    check(type("Proud", (), {"postprocess": kind(read)})())
+    check(type("Proud", (), {"postprocess": kind(read), "watch": id})())
 
 
 @pytest.mark.parametrize(
@@ -190,22 +211,50 @@ def test_no_ready_plugin_is_taken_for_a_misspelt_one(plugin: Any) -> None:
     check(plugin)
 
 
+@pytest.mark.engine
+def test_objects_of_transformers_are_plugins_on_hf_and_refused_by_name_elsewhere() -> None:
+    transformers = pytest.importorskip("transformers")
+    mine = type("Mine", (transformers.MinLengthLogitsProcessor,), {})(3, 1)
+    both = transformers.LogitsProcessorList([mine]), transformers.StoppingCriteriaList([transformers.MaxTimeCriteria(0)])
+    assert [(plugin.name, set(plugin.hooks)) for plugin in normalise_plugins(both)] == [
+        ("Mine", {"LogitsProcessor"}),
+        ("MaxTimeCriteria", {"StoppingCriteria"}),
+    ]
+    for plugin in (mine, transformers.MaxTimeCriteria(0)):
+        check(plugin)
+        with pytest.raises(CapabilityError, match=f"^plugin '{type(plugin).__name__}' uses transformers hooks, which backend 'vllm'"):
+            check(plugin, "vllm")
+    mine.lock = threading.Lock()
+    with pytest.raises(CapabilityError, match=r"^plugin 'Mine' cannot be copied, and each row needs a copy of .*TypeError.*__deepc"):
+        check(mine)
+
+
+@pytest.mark.engine
+def test_copies_for_rows_share_models_and_tokenizers_and_nothing_else() -> None:
+    transformers = pytest.importorskip("transformers")
+    plugin = type("Guided", (transformers.LogitsProcessor,), {})()
+    plugin.model, plugin.tokenizer, plugin.seen = SimpleNamespace(forward=id), SimpleNamespace(decode=id), []
+    (made,) = normalise_plugins([plugin])
+    row = made.for_row()
+    assert row.model is plugin.model
+    assert row.tokenizer is plugin.tokenizer
+    assert row.seen is not plugin.seen
+
+
 def test_normalising_twice_changes_nothing() -> None:
-    once = normalise_plugins([Bare()])
+    once = normalise_plugins([Quoting()])
     assert normalise_plugins(once) == once
 
 
-def test_only_announced_hooks_are_called_with_the_prompt_lengths_as_a_list() -> None:
+def test_hooks_for_a_batch_are_called_with_the_prompt_lengths_as_a_list() -> None:
     stopper = Stopper("a", "b")
     (plugin,) = normalise_plugins([stopper])
     assert plugin.hf_stopping_criteria((4, 4)) == ["a", "b"]
     assert stopper.seen == [4, 4]
-    silent = SimpleNamespace(uses_hf_stopping_criteria=False, hf_stopping_criteria=lambda lengths: [1])
-    assert normalise_plugins([silent])[0].hf_stopping_criteria([3]) == []
 
 
 def test_post_processors_work_in_order_and_must_give_text() -> None:
-    plugins = normalise_plugins([SimpleNamespace(postprocess_text=str.upper), Bare(), SimpleNamespace(postprocess_text=" {} \n".format)])
+    plugins = normalise_plugins([SimpleNamespace(postprocess_text=str.upper), Quoting(), SimpleNamespace(postprocess_text=" {} \n".format)])
     assert postprocess_text(plugins, "ab") == " AB \n"
     plugins = normalise_plugins([SimpleNamespace(name="counter", postprocess_text=len)])
     with pytest.raises(TypeError, match="^plugin 'counter' made int of a text; postprocess_text must return str"):

@@ -383,7 +383,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("kind", FILES)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_damaged_file_opens_or_is_an_image_error(tmp_path: Path, kind: str, data: st.DataObject) -> None:
     damaged = bytearray(FILES[kind])

@@ -15,7 +15,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from evalharness.api.errors import ContractTypeError, ContractValueError
-from evalharness.api.options import DecodeOptions, GenerationOptions, StopOptions
+from evalharness.api.options import (
+    DecodeOptions,
+    GenerationOptions,
+    ModelLoadConfig,
+    ServerOptions,
+    StopOptions,
+    VllmEngineOptions,
+    VlmPreprocessOptions,
+)
+from evalharness.api.requests import TextGenerationRequest, TokenGenerationRequest
 from evalharness.api.structured_output import StructuredOutput
 
 
@@ -69,7 +78,7 @@ def test_stops_from_data_of_another_kind_are_refused(given: Any) -> None:
         StopOptions.from_mapping(given)
     with pytest.raises(ContractTypeError, match=r"^stop\.stop must be a sequence of strings"):
         StopOptions.from_mapping({"stop": given})
-    with pytest.raises(ContractValueError, match=r"^stop\.stop_strings is unknown; known: stop, stop_token_ids"):
+    with pytest.raises(ContractValueError, match=r"^stop\.stop_strings is unknown; did you mean stop\?"):
         StopOptions.from_mapping({"stop_strings": ["a"]})
 
 
@@ -268,3 +277,50 @@ def test_options_are_equal_by_value_whatever_the_number_type() -> None:
     assert first == second
     assert hash(first) == hash(second)
     assert GenerationOptions(extra_generation_kwargs={"top_k": 1}) != GenerationOptions(extra_generation_kwargs={"top_k": 2})
+
+
+NAMED_ELSEWHERE: dict[str, tuple[type, dict[str, Any], str]] = {
+    "top_k": (GenerationOptions, {"top_k": 5}, r"has no argument 'top_k'; did you mean extra_generation_kwargs=\{'top_k': …\}\?"),
+    "max_tokens": (GenerationOptions, {"max_tokens": 5}, r"did you mean max_new_tokens\?"),
+    "stop_token_ids": (GenerationOptions, {"stop_token_ids": [1]}, r"did you mean stop=StopOptions\(stop_token_ids=\[…\]\)\?"),
+    "misspelt": (GenerationOptions, {"temprature": 1.0}, r"'temprature'; did you mean 'temperature'\? known: max_new_tokens"),
+    "texts as stop": (
+        GenerationOptions,
+        {"stop": ["END"]},
+        r"must be a StopOptions, got .*; did you mean stop=StopOptions\(stop=\['END'\]\)\?",
+    ),
+    "text as stop": (GenerationOptions, {"stop": "END"}, r"did you mean stop=StopOptions\(stop=\['END'\]\)\?"),
+    "ids as stop": (GenerationOptions, {"stop": [7]}, r"did you mean stop=StopOptions\(stop_token_ids=\[7\]\)\?"),
+    "model": (ModelLoadConfig, {"model": "x"}, r"did you mean model_name_or_path\?"),
+    "dtype": (ModelLoadConfig, {"model_name_or_path": "x", "dtype": "float32"}, r"did you mean torch_dtype\?"),
+    "vllm's": (ModelLoadConfig, {"tensor_parallel_size": 2}, r"did you mean vllm_options=VllmEngineOptions"),
+    "preprocess": (VlmPreprocessOptions, {"max_pixel": 5}, r"did you mean 'max_pixels'\? known: max_pixels"),
+    "stops": (StopOptions, {"stop_strings": ["x"]}, r"did you mean stop\?"),
+    "ids": (TokenGenerationRequest, {"input_ids": [1]}, r"did you mean prompt_token_ids\?"),
+    "prompt": (TextGenerationRequest, {"prompt": "x"}, r"did you mean messages="),
+}
+
+
+@pytest.mark.parametrize(("kind", "given", "hint"), NAMED_ELSEWHERE.values(), ids=NAMED_ELSEWHERE)
+def test_what_other_libraries_call_an_argument_gets_its_name_here(kind: Any, given: dict[str, Any], hint: str) -> None:
+    with pytest.raises(ContractTypeError, match=hint):
+        kind(**given)
+
+
+def test_a_named_option_among_extras_is_refused_with_its_name() -> None:
+    with pytest.raises(ContractValueError, match="max_tokens would override a named option; set that one instead: max_new_tokens"):
+        GenerationOptions.from_mapping({"max_tokens": 5})
+
+
+def test_paths_and_torchs_own_types_are_taken_where_their_names_are() -> None:
+    assert ModelLoadConfig(Path("a/b"), adapter_path=Path("c")) == ModelLoadConfig("a/b", adapter_path="c")  # type: ignore[arg-type]
+    assert ServerOptions(adapter_dir=Path("d")).adapter_dir == "d"  # type: ignore[arg-type]
+
+
+@pytest.mark.engine
+def test_dtypes_and_devices_of_torch_are_taken_where_their_names_are() -> None:
+    torch = pytest.importorskip("torch")
+    config = ModelLoadConfig("x", torch_dtype=torch.bfloat16, device=torch.device("cpu"))
+    assert (config.torch_dtype, config.device) == ("bfloat16", "cpu")
+    assert ModelLoadConfig("x", device=torch.device("cuda", 1)).device == "cuda:1"
+    assert VllmEngineOptions(dtype=torch.float16).dtype == "float16"

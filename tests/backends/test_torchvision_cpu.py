@@ -28,18 +28,6 @@ def needs_cpu_torch() -> None:
         pytest.skip("torch is built for a GPU")
 
 
-def test_transformers_models_and_image_transforms_work() -> None:
-    printed = python(
-        "from evalharness.backends.torchvision_cpu import register_missing_operators as register\n"
-        "assert register() == register()\n"
-        "from transformers import AutoProcessor, Qwen3VLForConditionalGeneration\n"
-        "import torch\n"
-        "from torchvision.transforms.v2 import functional\n"
-        "print(tuple(functional.resize(torch.zeros(3, 50, 40), (20, 10)).shape))\n"
-    )
-    assert printed == "(3, 20, 10)"
-
-
 def test_importing_the_module_imports_no_torch() -> None:
     assert python("import sys, evalharness.backends.torchvision_cpu; print('torch' in sys.modules)") == "False"
 
@@ -54,19 +42,22 @@ def test_a_torch_with_cuda_is_left_alone() -> None:
     assert printed == "False False"
 
 
-def test_it_is_in_force_in_spawned_processes_before_they_import_anything() -> None:
+def test_transformers_models_and_image_transforms_work_and_spawned_processes_have_it_before_they_import_anything() -> None:
     """vLLM on CPU spawns; the function that such a process runs is imported, with all of vLLM, before it is called."""
     printed = python(
         "import multiprocessing\n"
         "from evalharness.backends.vllm.processes import children_prepared\n"
         "if __name__ == '__main__':\n"
-        "    import evalharness.backends.torchvision_cpu as shim\n"
-        "    shim.register_missing_operators()\n"
+        "    from evalharness.backends.torchvision_cpu import register_missing_operators as register\n"
+        "    assert register() == register()\n"
+        "    from transformers import AutoProcessor, Qwen3VLForConditionalGeneration\n"
+        "    import torch\n"
+        "    from torchvision.transforms.v2 import functional\n"
         "    from transformers.image_utils import is_valid_image\n"
         "    with children_prepared():\n"
         "        process = multiprocessing.get_context('spawn').Process(target=is_valid_image, args=(None,))\n"
         "        process.start()\n"
         "    process.join(120)\n"
-        "    print(process.exitcode)\n"
+        "    print(process.exitcode, tuple(functional.resize(torch.zeros(3, 50, 40), (20, 10)).shape))\n"
     )
-    assert printed == "0"
+    assert printed == "0 (3, 20, 10)"

@@ -6,22 +6,18 @@ as they are: so a quantised checkpoint is really run, and must answer the same.
 
 from __future__ import annotations
 
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from evalharness import ChatTemplateOptions, GenerationOptions, GenerationResult, ModelLoadConfig, StopOptions, StructuredOutput
-from evalharness.api.errors import BackendError, ConfigError, UnsupportedOption
+from evalharness.api.errors import ConfigError, UnsupportedOption
 from evalharness.api.options import VllmEngineOptions, VlmPreprocessOptions
 from evalharness.backends.base import Backend
 from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate, look, noise
 from evalharness.engine.build import build_backend
 from evalharness.engine.engine import Engine
-from tests.backends.vllm.test_child_processes import has_ended
-from tests.backends.vllm_models import prompt_of
 from tests.backends.word_model import BEGINS_AGAIN, ONLY_THREE, SAYS_SENTENCE, THINKS, make_word_checkpoint, token_id
 from tests.contract.conftest import HF, BackendOf
 
@@ -36,7 +32,7 @@ def word_backend_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callab
     def start(name: str) -> Backend:
         if name not in started:
             path = make_word_checkpoint(tmp_path_factory.mktemp("words") / "words", int8=name == "vllm")
-            options = VllmEngineOptions(max_model_len=256 if name == "vllm" else None)
+            options = VllmEngineOptions(max_model_len=256, distributed_executor_backend="uni") if name == "vllm" else VllmEngineOptions()
             started[name] = build_backend(name, ModelLoadConfig(str(path), torch_dtype="float32"), VlmPreprocessOptions(), options)
         return started[name]
 
@@ -203,33 +199,3 @@ def test_structured_and_free_requests_share_a_call(real_engine: Engine, backend_
     first, second = generate(real_engine, [ask(TEXTS[0]), ask(TEXTS[0])], [FREE, held])
     assert first == alone[0]
     assert second.text in (STRUCTURES["choice"].choice or ())
-
-
-@pytest.mark.vllm
-def test_a_killed_engine_is_an_error_of_the_machine_and_closing_it_ends_no_process_of_others(
-    word_backend_of: Callable[[str], Backend],
-) -> None:
-    """The last test of this file: nothing is said on that engine any more."""
-    backend: Any = word_backend_of("vllm")
-    processes = {process for process in backend._engine._children._started if "resource_tracker" not in " ".join(process.cmdline())}
-    prompts = [prompt_of(backend.tokenizer, "say #", index, max_new_tokens=240, stop_token_ids=()) for index in range(40)]
-    prompts[0] = prompt_of(backend.tokenizer, "say #", 0, max_new_tokens=2)
-    outputs = backend.generate(prompts)
-    next(outputs)
-    for process in [process for process in processes if "EngineCore" in process.name()]:
-        process.kill()
-    with pytest.raises(BackendError, match="the vLLM engine failed"):
-        list(outputs)
-    with pytest.raises(BackendError, match="the vLLM engine cannot be used"):
-        list(backend.generate(prompts))
-    foreign = subprocess.Popen(["sleep", "600"])
-    try:
-        backend.close()
-        assert foreign.poll() is None  # started while the engine lived, but not by it
-    finally:
-        foreign.kill()
-        foreign.wait(timeout=30)
-    deadline = time.monotonic() + 60
-    while not all(map(has_ended, processes)):  # nobody may take away what a killed process has left
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

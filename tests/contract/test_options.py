@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.errors import CheckpointError, ConfigError
+from evalharness.api.errors import CheckpointError, ConfigError, UnsupportedOption
 from evalharness.api.options import GenerationOptions, ModelLoadConfig, StopOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.requests import GenerationResult
+from evalharness.config.checks import HOOKS
 from evalharness.engine.backend_contract import FREE, TEXTS, EndsAfter, ask, generate
 from evalharness.engine.build import build_backend
 from evalharness.engine.engine import Engine
@@ -35,6 +36,10 @@ def test_any_legal_seed_is_taken(engine: Engine, seed: int) -> None:
     "changes", [{"extra_generation_kwargs": {"top_k": 1}}, {"extra_generation_kwargs": {"min_p": 1.0}}], ids=["top_k", "min_p"]
 )
 def test_sampling_among_the_best_token_alone_is_greedy(engine: Engine, free: list[GenerationResult], changes: dict[str, Any]) -> None:
+    if not changes["extra_generation_kwargs"].keys() <= engine.backend.capabilities.extra_options:
+        with pytest.raises(UnsupportedOption, match="min_p"):
+            generate(engine, ASKED, replace(SAMPLED, **changes))
+        return
     results = generate(engine, ASKED, replace(SAMPLED, **changes))
     assert [result.token_ids for result in results] == [answer.token_ids for answer in free]
 
@@ -100,8 +105,6 @@ def test_an_end_of_sequence_id_of_the_checkpoint_itself_may_be_one_that_it_canno
 class Stopper:
     """Stops each row after its own number of new tokens, and notes which tokens it was shown."""
 
-    uses_hf_stopping_criteria = True
-
     def __init__(self, num_new: int) -> None:
         self._num_new = num_new
         self.shown: list[list[list[int]]] = []
@@ -131,8 +134,6 @@ def hf_free(hf_engine: Engine) -> list[GenerationResult]:
 
 def test_a_logits_plugin_sees_only_the_new_tokens_and_is_obeyed(hf_engine: Engine) -> None:
     class Counting:
-        uses_hf_logits_processor = True
-
         def hf_logits_processor(self, prompt_lengths: list[int]) -> list[Any]:
             def processor(input_ids: Any, scores: Any) -> Any:
                 for row, length in enumerate(prompt_lengths):
@@ -143,6 +144,12 @@ def test_a_logits_plugin_sees_only_the_new_tokens_and_is_obeyed(hf_engine: Engin
 
     results = hf_engine.generate_text_batch(ASKED, replace(FREE, max_new_tokens=4), plugins=[Counting()])
     assert {result.token_ids for result in results} == {(100, 101, 102, 103)}
+
+
+def test_the_hooks_that_plugins_of_the_command_line_may_have_are_those_that_the_backend_runs(engine: Engine) -> None:
+    can, known = engine.backend.capabilities, HOOKS.get(engine.name)
+    runs = {"watch": can.supports_token_watchers, "ban": can.supports_token_bans, "hf_logits_processor": can.supports_hf_hooks}
+    assert {hook: known is None or hook in known for hook in runs} == runs
 
 
 def test_a_watcher_that_never_wants_an_end_changes_nothing(engine: Engine) -> None:

@@ -25,6 +25,7 @@ from evalharness.api.errors import (
     CapabilityError,
     CheckpointError,
     ConfigError,
+    ContractTypeError,
     ImageError,
     RequestsFailed,
     UnsupportedOption,
@@ -308,7 +309,7 @@ def test_plugins_and_options_are_checked_against_the_fallback_before_the_texts_r
     primary = backend(cls=TextOnly)
     primary.capabilities = Capabilities(extra_options=frozenset({"best_of"}))
     asked = Engine(primary, fallback_backend=backend())
-    plugins = [SimpleNamespace(name="own", backends=("textonly",))]
+    plugins = [SimpleNamespace(name="own", backends=("textonly",), postprocess_text=str)]
     run = lambda: list(asked.stream([text(), look()], GREEDY, plugins=plugins))  # noqa: E731
     refused(CapabilityError, "plugin 'own' does not work on backend 'fake'", run, primary)
     options = GenerationOptions(extra_generation_kwargs={"best_of": 2})
@@ -519,3 +520,35 @@ def test_no_warning_comes_without_a_reason() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         engine([FakeAnswer("a")]).generate_vlm_batch([look()], GREEDY)
+
+
+WRONG_ARGUMENTS: dict[str, tuple[Any, Any, str]] = {
+    "texts": (["x"], GREEDY, r"^requests\[0\] must be a TextGenerationRequest, .* got 'x' \(str\); a text is TextGenerationRequest"),
+    "chats": ([[{"role": "user", "content": "x"}]], GREEDY, r"^requests\[0\] must be a .* got \[\{'content'|^requests\[0\] must be"),
+    "one request": (text(), GREEDY, r"^requests must be a list, got one TextGenerationRequest; did you mean \[request\]\?"),
+    "one text": ("x", GREEDY, "^requests must be a sequence of"),
+    "nothing": (None, GREEDY, "^requests must be a sequence of"),
+    "options as data": ([text()], {"max_new_tokens": 5}, r"^options must be .* \(dict\); GenerationOptions.from_mapping"),
+    "no options": ([text()], None, "^options must be GenerationOptions, or a list of them, got None"),
+}
+
+
+@pytest.mark.parametrize("call", ["generate_text_batch", "generate_vlm_batch", "generate_token_batch", "generate_samples"])
+@pytest.mark.parametrize(("requests", "options", "problem"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS)
+def test_arguments_of_a_wrong_kind_are_refused_before_anything_runs(requests: Any, options: Any, problem: str, call: str) -> None:
+    fake = backend()
+    more = (1,) if call == "generate_samples" else ()
+    if more and "options" in problem:
+        problem = "^options must be a GenerationOptions"
+    with pytest.raises(ContractTypeError, match=problem):
+        getattr(Engine(fake), call)(requests, options, *more)
+    assert fake.num_calls == 0
+
+
+def test_an_engine_is_not_built_of_arguments_of_a_wrong_kind() -> None:
+    with pytest.raises(ContractTypeError, match=r"^config must be a ModelLoadConfig, got str; did you mean ModelLoadConfig\('echo'\)\?"):
+        build_engine("fake", "echo")  # type: ignore[arg-type]
+    with pytest.raises(ContractTypeError, match="^preprocess must be a VlmPreprocessOptions, got {'max_pixels': 5}"):
+        build_engine("fake", ModelLoadConfig("echo"), preprocess={"max_pixels": 5})  # type: ignore[arg-type]
+    with pytest.raises(ContractTypeError, match="^config must be .* a model in memory is taken by build_engine_around"):
+        build_engine("hf", SimpleNamespace(forward=id))  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -302,3 +303,16 @@ def test_the_hash_tells_prompts_and_pictures_apart_and_nothing_else() -> None:
 
     assert of("a") == of("a")
     assert len({of("a"), of("b"), of("a", "0"), of("a", "1"), of("a", "0", "1"), of("a", "1", "0")}) == 6
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [((64, 32), True), ((64, 48), False), ((300, 300), False)], ids=str)
+def test_an_image_off_the_patch_grid_that_is_not_resized_is_invalid(size: tuple[int, int], is_taken: bool) -> None:
+    backend = FakeBackend.from_answers(["x"])
+    backend.processor.image_processor = SimpleNamespace(do_resize=False, patch_size=16, merge_size=2)  # type: ignore[attr-defined]
+    request = look(part(photo(size=size)))
+    if is_taken:
+        assert build(request, backend=backend).prompt.num_tokens is None  # the backend counts
+        return
+    problem = rf"image 0 has {size[0]} x {size[1]} pixels, and without resizing \(do_resize=False\) both sides must be multiples of 32"
+    with pytest.raises(ImageError, match=problem):
+        build(request, backend=backend)

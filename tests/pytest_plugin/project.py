@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import itertools
 import json
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.unraisableexception import gc_collect_iterations_key
 
 from evalharness.cli import main
 from tests import fast_tier
@@ -209,7 +209,7 @@ class Project:
         self._forget_bytecode()
         started = time.monotonic()
         with self._inside(env or {}) as output:
-            code = pytest.main(["--capture=sys", *_IGNORED, *PLUGINS, *chosen, *arguments])
+            code = pytest.main(["--capture=sys", *_IGNORED, *PLUGINS, *chosen, *arguments], [_NoGarbageRounds])
         return Run(int(code), output.getvalue(), time.monotonic() - started, self.root, _run_id(arguments))
 
     def evalharness(self, *arguments: str) -> tuple[int, str]:
@@ -222,7 +222,6 @@ class Project:
     def _inside(self, env: Mapping[str, str]) -> Iterator[io.StringIO]:
         """Be in this folder, without what would steer a run from outside; yields what is printed."""
         output = io.StringIO()
-        gc.freeze()  # pytest looks for garbage five times at its end, among all that other tests have imported: half of a run's time
         with pytest.MonkeyPatch.context() as patch, _own_modules():
             for name in unwanted(os.environ):
                 patch.delenv(name)
@@ -245,6 +244,17 @@ def wait_until(holds: Callable[[], object]) -> None:
 def _run_id(arguments: Sequence[str]) -> str | None:
     named = [value for flag, value in itertools.pairwise(arguments) if flag in ("--run-id", "--resume")]
     return named[0] if named else None
+
+
+class _NoGarbageRounds:
+    """Spares a run in this process pytest's five rounds of the garbage collector, among all that other tests have imported.
+
+    pytest's own `pytester` does the same.
+    """
+
+    @staticmethod
+    def pytest_configure(config: pytest.Config) -> None:
+        config.stash[gc_collect_iterations_key] = 0
 
 
 @contextlib.contextmanager

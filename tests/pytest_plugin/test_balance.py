@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from evalharness.pytest_plugin.distributed.scheduler import UnitScheduler
 from evalharness.pytest_plugin.execution.units import UnitKey, assign_units
@@ -102,7 +102,6 @@ def test_recorded_durations_put_a_slow_checkpoint_first() -> None:
     assert told.wall_s <= untold.wall_s
 
 
-@settings(max_examples=60)
 @given(num_engines=st.integers(1, 9), num_workers=st.integers(1, 6), seed=st.integers(0, 999), known=st.booleans())
 def test_unequal_checkpoints_are_balanced_too(num_engines: int, num_workers: int, seed: int, known: bool) -> None:
     draw = random.Random(seed)

@@ -236,6 +236,72 @@ def test_a_run_that_cannot_begin_for_want_of_descriptors_says_so_and_leaves_its_
     assert project.run("--run-id", "r", apart=True).exit_code == 0
 
 
+DYING = """
+import os, pytest
+from evalharness.pytest_plugin.distributed import crashes
+
+def failing(*arguments): raise OSError({number}, os.strerror({number}))
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_testnodedown(node, error):
+    if error is not None:
+        {what}
+"""
+KILLED = """
+import os, pytest
+
+@pytest.mark.gate("x >= 1")
+def test_s(case, generation, score):
+    if case.id == "c1": os._exit(1)
+    score(x=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [
+        pytest.param(errno.ENOSPC, "os.write = failing", id="full-disk"),
+        pytest.param(errno.EMFILE, "crashes.last_signs = failing", id="descriptors"),
+    ],
+)
+def test_a_death_that_cannot_be_noted_ends_the_run_as_documented(project: Project, number: int, what: str) -> None:
+    project.write(test_a=MARK + KILLED, conftest=DYING.format(number=number, what=what))
+    run = project.run("--run-id", "r", mode="n2")
+    assert run.exit_code == BROKEN, run.output
+    assert "INTERNALERROR" not in run.output
+    assert "the run cannot go on: " in run.output
+
+
+ELSEWHERE = """
+import errno, os, pytest
+
+@pytest.hookimpl(tryfirst=True)
+def {hook}:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "mode", "exit_code"),
+    [
+        ("pytest_sessionstart()", "no-xdist", 4),
+        ("pytest_sessionstart()", "n2", 4),
+        ("pytest_runtest_protocol(item)", "no-xdist", BROKEN),
+        ("pytest_runtest_protocol(item)", "n2", BROKEN),
+        ("pytest_runtest_logfinish()", "n2", BROKEN),
+    ],
+)
+def test_descriptors_that_are_missing_in_pytest_or_another_plugin_end_the_run_as_documented(
+    project: Project, hook: str, mode: str, exit_code: int
+) -> None:
+    run = project.write(test_a=GATED, conftest=ELSEWHERE.format(hook=hook)).run("--run-id", "r", mode=mode)
+    assert run.exit_code == exit_code, run.output
+    assert "INTERNALERROR" not in run.output
+    assert f"the run cannot {'go on' if exit_code == BROKEN else 'begin'}: [Errno {errno.EMFILE}]" in run.output
+    if exit_code == BROKEN:
+        assert len(run.rows) == 4
+
+
 NO_FOLDERS = """
 import errno, os, tempfile
 

@@ -108,7 +108,7 @@ def test_what_only_the_user_decides_is_not_taken_from_a_run(project: Project, li
     with_options(live, **{name: value})
     refused = project.run_inline("--resume", "r")
     assert refused.exit_code == pytest.ExitCode.USAGE_ERROR
-    assert f"give the same again beside --resume: {given}" in " ".join(refused.output.split())
+    assert f"give the same again: {given}" in " ".join(refused.output.split())
 
 
 def test_what_is_given_again_is_taken(project: Project, live: Run) -> None:

@@ -377,7 +377,7 @@ _values = st.one_of(hostile_text, st.integers(), st.floats(), st.none(), st.list
     ),
     title=hostile_text,
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_nothing_in_run_json_breaks_the_tables(tmp_path: Path, lines: Any, title: str) -> None:
     report = markdown_of(tmp_path, entry(lines, title=title))
     report.encode("utf-8")

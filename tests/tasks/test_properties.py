@@ -350,7 +350,6 @@ def everything_of(name: str, text: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", TASKS)
-@settings(max_examples=80, deadline=None)
 @given(TEXTS | st.sampled_from(NESTED))
 def test_any_text_is_judged_and_can_be_recorded(name: str, text: str) -> None:
     made = everything_of(name, text)
@@ -358,7 +357,6 @@ def test_any_text_is_judged_and_can_be_recorded(name: str, text: str) -> None:
     assert len(repr(made[0])) < 400_000 + 200 * len(text)
 
 
-@settings(max_examples=80, deadline=None)
 @given(TEXTS | st.sampled_from(NESTED))
 def test_any_text_is_read_by_every_other_reader(text: str) -> None:
     assert set(degeneration.find_signs(GenerationResult(text, text, "length", prompt_text=text[::-1]))) <= set(degeneration.SIGNS)

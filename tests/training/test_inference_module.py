@@ -13,6 +13,7 @@ from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
 from evalharness.engine.engine import Engine
 from evalharness.training import EngineBackend, InferenceBackend, InferenceModule, InferenceResult, ToolCallParser, create_inference_module
+from tests.backends.live_models import make_adapter
 from tests.backends.lora_server import BASE, LoraServer
 from tests.engine.watched import WatchedWeights
 
@@ -198,6 +199,7 @@ def test_gradients_reach_the_weights_as_the_grad_mode_of_torch_says(real: Infere
     assert result.logprobs.flatten().tolist() == pytest.approx(old.flatten().tolist(), abs=1e-4)
 
 
+@pytest.mark.engine
 def test_logits_that_a_backend_has_not_are_refused_before_anything_is_generated() -> None:
     asked: list[str] = []
     found = module(lambda prompt: asked.append(prompt.text) or "x")
@@ -236,10 +238,13 @@ def test_a_backend_of_ones_own_is_a_subclass() -> None:
     result, calls = found.batch_generate_with_tools(CALL, [SEARCH], max_new_tokens=1)
     assert "You can call these tools" in result.texts[0]
     assert [call.name for call in calls[0]] == ["search"]
+    with pytest.raises(ContractTypeError, match="or an object of a class of InferenceBackend, got the class Parrot"):
+        InferenceModule("model", Parrot)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Parrot is made already: give model and options to its constructor"):
         InferenceModule("model", Parrot())
 
 
+@pytest.mark.engine
 def test_a_closed_module_says_so() -> None:
     found = module()
     found.close()
@@ -247,6 +252,23 @@ def test_a_closed_module_says_so() -> None:
     for use in (lambda: found.generate("a"), lambda: found.get_logprobs(["a"], ["b"])):
         with pytest.raises(BackendError, match="backend 'fake' is closed; make a new one"):
             use()
+
+
+def test_every_keyword_of_loading_reaches_the_backend(hf_text_checkpoint: Path, tmp_path: Path, torch_in_one_thread: None) -> None:
+    found = InferenceModule(
+        hf_text_checkpoint,
+        device_map={"": "cpu"},
+        attn_implementation="eager",
+        adapter_path=str(make_adapter(tmp_path / "adapter", 1)),
+        trust_remote_code=False,
+        dtype="bfloat16",
+        variant="text",
+        max_model_len=64,
+    )
+    facts = engine_of(found).describe()
+    assert (facts["device_map"], facts["attn_implementation"], facts["dtype"]) == ({"": "cpu"}, "eager", "bfloat16")
+    assert (facts["adapter"]["ranks"], facts["max_model_len"]) == ([2], 64)
+    found.close()
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from evalharness.api.errors import BackendError, ImageError
-from evalharness.api.hooks import GenerationPlugin
+from evalharness.api.hooks import LOGITS_PROCESSOR, STOPPING_CRITERIA, GenerationPlugin
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan, StoppedBy, failure_of
 from evalharness.backends.hf._transformers import grows_freely, takes_dynamic_cache, transformers
-from evalharness.backends.hf.sampling import Grammars, TokenBans, processors_for
+from evalharness.backends.hf.sampling import Grammars, TokenBans, WithoutPadding, processors_for
 from evalharness.backends.stops import RowEnd, trim_at_stop_id
 
 _LOOK_EVERY = 8
@@ -44,21 +44,25 @@ class RowEnds(transformers.StoppingCriteria):
         self,
         width: int,
         plan: SamplingPlan,
-        num_rows: int,
+        num_padding: Sequence[int],
         tokenizer: Any,
         plugins: Sequence[GenerationPlugin],
         should_stop: Callable[[], bool],
         *,
         rows_may_leave: bool = False,
     ) -> None:
+        num_rows = len(num_padding)
         self.ended: dict[int, tuple[int, StoppedBy, str | None]] = {}
+        self._num_padding = tuple(num_padding)
         self._should_stop = should_stop
         self._width = width
         self._stop_ids = frozenset(plan.stop_token_ids)
         self._criteria = [(plugin.name, each) for plugin in plugins for each in plugin.hf_stopping_criteria([width] * num_rows)]
         is_watched = bool(plan.stop_strings) or any(plugin.watches_tokens for plugin in plugins)
         self._going = {row: RowEnd(plan, tokenizer, plugins) for row in range(num_rows if is_watched else 0)}
-        # A plugin's own criteria count rows from the start of the batch.
+        copied = [plugin for plugin in plugins if STOPPING_CRITERIA in plugin.hooks]
+        self._of_rows = [[(plugin.name, plugin.for_row()) for plugin in copied] for _ in range(num_rows)] if copied else []
+        # A plugin's criteria for the batch count rows from its start.
         self._may_leave = rows_may_leave and not self._criteria and num_rows > 1
         self._num_rows = num_rows
         self._num_looked = 0
@@ -73,16 +77,32 @@ class RowEnds(transformers.StoppingCriteria):
             self._watch(input_ids[:, -1].tolist(), num_new)
         ended = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
         for name, criterion in self._criteria:
-            wishes = criterion(input_ids, scores, **kwargs)
+            # Criteria may give one bool for all rows.
+            wishes = torch.as_tensor(criterion(input_ids, scores, **kwargs), device=ended.device).expand(len(ended))
             ended = ended | wishes
             for row, has_ended in enumerate(wishes.tolist()):
                 if has_ended:
                     self.ended.setdefault(row, (num_new, "plugin", name))
+        for row, criteria in enumerate(self._of_rows):
+            if not self.has_ended(row, input_ids[row]):
+                self._ask(row, criteria, input_ids[row : row + 1, self._num_padding[row] :], num_new, kwargs)
         if self.ended:
             ended[list(self.ended)] = True
         if self._may_leave and num_new - self._num_looked >= _LOOK_EVERY and self._some_should_leave(input_ids, num_new):
             return torch.ones_like(ended)
         return ended
+
+    def has_ended(self, row: int, ids: torch.Tensor) -> bool:
+        """Return whether a row has ended: what follows is padding. Call it in every step with the row's padded ids so far."""
+        if len(ids) > self._width and int(ids[-1]) in self._stop_ids:
+            self._ended_by_id.add(row)
+        return row in self.ended or row in self._ended_by_id
+
+    def _ask(self, row: int, criteria: Sequence[tuple[str, Any]], ids: torch.Tensor, num_new: int, kwargs: dict[str, Any]) -> None:
+        """Ask a row's own criteria, of which each sees every token, about its ids `(1, length)`, without padding."""
+        wishes = [name for name, criterion in criteria if bool(torch.as_tensor(criterion(ids, None, **kwargs)).any())]
+        if wishes:
+            self.ended[row] = (num_new, "plugin", wishes[0])
 
     def _watch(self, newest: Sequence[int], num_new: int) -> None:
         for row, watched in list(self._going.items()):
@@ -109,6 +129,8 @@ class RowEnds(transformers.StoppingCriteria):
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these rows alone, none of which has ended."""
         self._going = {new: self._going[old] for new, old in enumerate(rows) if old in self._going}
+        self._of_rows = [self._of_rows[row] for row in rows] if self._of_rows else []
+        self._num_padding = tuple(self._num_padding[row] for row in rows)
         self.ended = {}
         self._ended_by_id = set()
         self._first_end = None
@@ -183,22 +205,31 @@ class _Batch:
         self._pad_id = _pad_id(plan, tokenizer)
         self._inputs = collate(rows, self._pad_id, model.device, model.dtype)
         self._width = self._inputs["input_ids"].shape[1]
-        prompt_lengths = [self._width] * len(rows)
-        from_plugins = [processor for plugin in plugins for processor in plugin.hf_logits_processor(prompt_lengths)]
+        prompts = [row.token_ids for row in rows]
+        num_padding = [self._width - len(ids) for ids in prompts]
+        # Vision models keep positions of their own beside the cache: batches with images stay whole. So do those with processors for the
+        # whole batch, which count its rows.
+        for_batch = any("hf_logits_processor" in plugin.hooks for plugin in plugins)
+        stays_whole = for_batch or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
+        self._cache = None if stays_whole else selectable_cache(model)
+        self._ends = RowEnds(self._width, plan, num_padding, tokenizer, plugins, runner.should_stop, rows_may_leave=self._cache is not None)
         banning = [plugin for plugin in plugins if plugin.bans_tokens]
         bans = [TokenBans(banning, tokenizer, grammars.vocab_size, len(rows))] if banning else []
-        prompts = [row.token_ids for row in rows]
         self._processors, self._raw = processors_for(
             plan,
             prompts,
             [row.prompt.plan.seed for row in rows],
             self._inputs["attention_mask"],
-            [*from_plugins, *bans, *grammars.processors(plan, prompts)],
+            [*self._processors_of(plugins, num_padding), *bans, *grammars.processors(plan, prompts)],
         )
-        # Vision models keep positions of their own beside the cache: batches with images stay whole.
-        stays_whole = bool(from_plugins) or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
-        self._cache = None if stays_whole else selectable_cache(model)
-        self._ends = RowEnds(self._width, plan, len(rows), tokenizer, plugins, runner.should_stop, rows_may_leave=self._cache is not None)
+
+    def _processors_of(self, plugins: Sequence[GenerationPlugin], num_padding: Sequence[int]) -> list[Any]:
+        processors: list[Any] = []
+        for plugin in plugins:
+            processors += plugin.hf_logits_processor([self._width] * len(num_padding))
+            if LOGITS_PROCESSOR in plugin.hooks:
+                processors.append(WithoutPadding([plugin.for_row() for _ in num_padding], num_padding, self._ends.has_ended))
+        return processors
 
     def go_on(self) -> list[BackendOutput]:
         """Generate until rows are to leave, or the last one has ended; return the completions of those that have."""

@@ -55,6 +55,10 @@ def resolve_device(device: str | None) -> torch.device:
         raise ConfigError(f"model.device {device!r} is unknown; give 'cpu', 'cuda' or 'cuda:0'") from error
     if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"model.device {device!r} is not there; this machine has {torch.cuda.device_count()} CUDA devices")
+    try:
+        torch.empty(1, device=resolved)
+    except Exception as error:  # another one for each kind of device
+        raise ConfigError(f"model.device {device!r} cannot be used here: {first_line(error)}; give 'cpu', 'cuda' or 'cuda:0'") from error
     return resolved
 
 

@@ -161,19 +161,29 @@ class _Ngrams:
         return self._next.get(self._prefix(), ())
 
 
-class _WithoutPadding(transformers.LogitsProcessor):
-    """Runs a processor that reads `input_ids` on each row alone, without its padding."""
+class WithoutPadding(transformers.LogitsProcessor):
+    """Runs processors that read `input_ids`, one per row, on each row alone, without its padding, until `has_ended(row, ids)`."""
 
-    def __init__(self, processor: transformers.LogitsProcessor, num_padding: Sequence[int]) -> None:
-        self._processor = processor
+    def __init__(
+        self, processors: Sequence[Any], num_padding: Sequence[int], has_ended: Callable[[int, torch.Tensor], bool] = lambda row, ids: False
+    ) -> None:
+        self._processors = list(processors)
         self._num_padding = tuple(num_padding)
+        self._has_ended = has_ended
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        rows = [self._processor(input_ids[row : row + 1, padding:], scores[row : row + 1]) for row, padding in enumerate(self._num_padding)]
-        return torch.cat(rows)
+        return torch.cat(
+            [
+                scores[row : row + 1]
+                if self._has_ended(row, input_ids[row])
+                else self._processors[row](input_ids[row : row + 1, padding:], scores[row : row + 1])
+                for row, padding in enumerate(self._num_padding)
+            ]
+        )
 
     def keep_rows(self, rows: torch.Tensor) -> None:
         """Go on with these rows alone."""
+        self._processors = [self._processors[row] for row in rows.tolist()]
         self._num_padding = tuple(self._num_padding[row] for row in rows.tolist())
 
 
@@ -274,7 +284,7 @@ def processors_for(
         processors.append(NoRepeatNgrams(plan.no_repeat_ngram_size, prompts))
     if "bad_words_ids" in extra:
         banned = transformers.NoBadWordsLogitsProcessor([list(word) for word in extra["bad_words_ids"]], eos_token_id=None)
-        processors.append(_WithoutPadding(banned, [width - len(prompt) for prompt in prompts]))
+        processors.append(WithoutPadding([banned] * num_rows, [width - len(prompt) for prompt in prompts]))
     if extra.get("min_new_tokens") and plan.stop_token_ids:
         stop_ids = torch.tensor(plan.stop_token_ids, device=device)
         processors.append(transformers.MinNewTokensLengthLogitsProcessor(width, extra["min_new_tokens"], stop_ids, device=str(device)))

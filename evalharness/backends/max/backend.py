@@ -172,8 +172,12 @@ class MaxBackend:
         self._max_prefill_tokens = loaded.max_prefill_tokens
         self._page_size = int(pipeline.kv_manager.params.page_size)
         self._num_pages = int(pipeline.kv_manager.block_count().total)
+        ignored = {"min_p"} if self._device == "cpu" else set()  # MAX 26.7's sampler for CPUs takes it and draws as without
         self.capabilities = Capabilities(
-            supports_entropies=True, supports_token_watchers=True, extra_options=frozenset(EXTRA_OPTIONS), vocab_size=self._vocab_size
+            supports_entropies=True,
+            supports_token_watchers=True,
+            extra_options=frozenset(EXTRA_OPTIONS) - ignored,
+            vocab_size=self._vocab_size,
         )
         self._load_s = time.perf_counter() - started
 

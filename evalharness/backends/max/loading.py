@@ -20,7 +20,7 @@ from evalharness.backends.checkpoint_reading import declared_variant, first_line
 from evalharness.backends.torchvision_cpu import register_missing_operators
 from evalharness.checkpoints.weights import read_json
 
-INSTALL = "pip install 'max[serve]>=26.7,<27', in an environment of its own: docs/max.md"
+INSTALL = "pip install 'evalharness[max]', in an environment of its own: docs/max.md"
 MAX_BATCH_SIZE = {"cpu": 16, "gpu": 128}
 """Rows that MAX works on at once; on a CPU more are no faster, and MAX plans memory for as many full contexts."""
 _PREFILL_TOKENS = 8192  # of a batch, MAX's own default

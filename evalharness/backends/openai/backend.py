@@ -128,12 +128,6 @@ class OpenAIBackend:
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, server_options: ServerOptions) -> None:
         url = base_url(server_options.server, server_options.base_url)
         self._flavour_name, self._flavour = server_options.server, FLAVOURS[server_options.server]
-        if config.torch_dtype is not None:
-            raise ConfigError(f"backend 'openai' cannot choose a dtype ({config.torch_dtype}): it is the server's; leave --dtype out")
-        if (preprocess.max_pixels, preprocess.min_pixels) != (None, None):
-            raise ConfigError("backend 'openai' cannot set a pixel budget: it is the server's; start it with one, or leave the option out")
-        if config.device is not None:
-            raise ConfigError(f"backend 'openai' runs nothing on a device of this machine ({config.device}); leave --device out")
         self._take_companions(*read_companions(config, preprocess))
         self._concurrency = server_options.concurrency
         self._ids_refused = False

@@ -83,7 +83,7 @@ _MAX_ADAPTERS = replace(
     _VLLM_ADAPTERS, hint="is it started with --enable-lora --prefer-module-v3 --no-enable-prefix-caching and a --max-lora-rank as large?"
 )
 
-# Penalties and min_tokens do nothing, without a word, on a server that is not started for them; logit_bias does nothing on any.
+# Penalties and min_tokens do nothing, without a word, on a server that is not started for them, min_p on a CPU, logit_bias on any.
 _MAX_DEFAULTS = {
     "top_k": -1,
     "min_p": 0.0,
@@ -125,9 +125,7 @@ FLAVOURS: Mapping[str, Flavour] = {
     ),
     "trtllm": Flavour(31000, False, False, True, _SAMPLING, {}, AdapterWay(field="lora_request")),
     "mlx": Flavour(8080, False, False, True, {"top_k": "top_k", "min_p": "min_p"}, {}, AdapterWay(field="adapters")),
-    "max": Flavour(
-        8000, True, True, False, {"top_k": "top_k", "min_p": "min_p"}, _MAX_DEFAULTS, _MAX_ADAPTERS, eos_beside_ids=True, is_max=True
-    ),
+    "max": Flavour(8000, True, True, False, {"top_k": "top_k"}, _MAX_DEFAULTS, _MAX_ADAPTERS, eos_beside_ids=True, is_max=True),
     "openai": Flavour(None, False, False, False, _OPENAI, {}),
 }
 

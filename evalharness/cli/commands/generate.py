@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 OF_RUNS = frozenset(
     {
         "wait", "data", "limit", "shard", "spot", "devices", "share_devices", "hang_timeout", "cache", "cache_dir", "run_id", "resume",
-        "report_dir", "baseline",
+        "report_dir", "baseline", "accept_changes",
     }
 )  # fmt: skip
 """Options that are about runs and their records; all others, further backends' included, are options of this command too."""
@@ -119,6 +119,8 @@ def _read_requests(prompt: str | None, images: Sequence[Path], system: str | Non
 
 def _check_overlay(overlay: Path | None, questions: Sequence[OneOff], run: RunConfig) -> None:
     if overlay is None:
+        if run.origin("coordinates") == "command line":
+            raise ConfigError("--coordinates says how --overlay draws boxes; give --overlay PICTURE, or leave it out")
         return
     if len(questions) != 1 or len(questions[0].images) != 1 or run.num_samples > 1:
         raise ConfigError(
@@ -148,7 +150,7 @@ def _generate(
         load_s, started = time.monotonic() - started, time.monotonic()
         ready: dict[int, dict[str, Any]] = {}
         num_yielded = 0
-        for place, outcome in engine.stream([question.request for question, _ in samples], options):
+        for place, outcome in engine.stream([question.request for question, _ in samples], options, plugins=run.plugins):
             question, sample = samples[place]
             row: dict[str, Any] = {
                 "id": question.id,

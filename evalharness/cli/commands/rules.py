@@ -73,6 +73,13 @@ _DEFAULTS = {"model": "the run's checkpoint", "backend": "the run's", "dtype": "
     default=12_000,
     help="Characters of wrong verdicts in a round, about (default: 12000)",
 )
+@click.option(
+    "--answer-tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    default=1024,
+    help="Longest answer to a question about mistakes, in tokens (default: 1024)",
+)
 @click.option("--split-seed", type=click.IntRange(0), metavar="N", default=0, help="Seed that draws the held-out tickets (default: 0)")
 @click.option(
     "--min-gain",
@@ -111,6 +118,7 @@ def rules(run: str, out: Path | None, as_json: bool, missions: Sequence[str], **
         patience=given.pop("patience"),
         num_hard_cases=given.pop("hard_cases"),
         max_evidence_chars=given.pop("evidence_chars"),
+        max_answer_tokens=given.pop("answer_tokens"),
         held_out=given.pop("held_out"),
         seed=given.pop("split_seed"),
         limits=GateLimits(
@@ -227,10 +235,9 @@ def _starts(config: RunConfig, rows: Sequence[Row], wanted: Sequence[str]) -> li
         if mission not in cases:
             raise ConfigError(f"{config.data} has no tickets of {mission}, which this run judged; give the run's own folder with --data")
         case, known = cases[mission], verdicts[mission]
-        tickets = [ticket for ticket in case.tickets if ticket.key in known]
-        _check_prompts(mission, tickets, case.guidance.experiences, known, config.data)
-        decode = {ticket.key: _options(known[ticket.key]) for ticket in tickets}
-        starts.append(_Start(mission, tickets, case.guidance, decode, known, {name: one.guidance for name, one in cases.items()}))
+        _check_prompts(mission, case.tickets, case.guidance.experiences, known, config.data)
+        decode = {key: _options(row) for key, row in known.items()}
+        starts.append(_Start(mission, case.tickets, case.guidance, decode, known, {name: one.guidance for name, one in cases.items()}))
     return starts
 
 
@@ -254,7 +261,8 @@ def _check_prompts(mission: str, tickets: Sequence[Ticket], rules: Mapping[str, 
     from evalharness.tasks.stage_b.prompt import messages
 
     gone = known.keys() - {ticket.key for ticket in tickets}
-    other = [ticket.key for ticket in tickets if not _was_asked(messages(mission, ticket.summaries, rules), known[ticket.key])]
+    asked = ((ticket.key, messages(mission, ticket.summaries, rules)) for ticket in tickets if ticket.key in known)
+    other = [key for key, chat in asked if not _was_asked(chat, known[key])]
     if gone or other:
         raise ConfigError(
             f"{len(gone) + len(other)} of {len(known)} verdicts on {mission} were given on other summaries or rules than those in {data} "

@@ -21,6 +21,7 @@ from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, U
 from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import start_run
+from evalharness.pytest_plugin.plain_tests import is_plain_id
 from evalharness.pytest_plugin.reporting import REPORTING, Progress, announce, cannot_begin
 from evalharness.pytest_plugin.session import STATE
 from evalharness.runs.workers import CaseSeconds
@@ -155,6 +156,8 @@ class Controller:
         """Note which test a worker runs: if the worker dies, this decides what is suspected."""
         if report.when == "setup" and report.passed and self._crashes is not None:
             self._crashes.test_runs(report.node.gateway.id, report.nodeid)
+        if getattr(report, "evalharness_row", False) and not self._state.has_started_run:
+            self._start(is_late=True)  # no id told that a test would ask for an engine
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
@@ -181,23 +184,19 @@ class Controller:
                 raise pytest.UsageError(redactor().text(str(error))) from error
         if state.has_started_run:
             return
-        if not plan.units:  # a session without evals ends as it would without evalharness
-            self._remove_signs()
-            config.stash[REPORTING].signals.give_back()
+        if not plan.units:
+            if any(is_plain_id(nodeid, state.registry.engine_ids) for nodeid in ids):
+                self._start()
+            else:  # a session without evals ends as it would without evalharness
+                self._remove_signs()
+                config.stash[REPORTING].signals.give_back()
             return
         if config.getoption("dist") != "load":
             raise pytest.UsageError(
                 f"--dist {config.getoption('dist')} cannot run evals: they are handed out in work units; leave --dist out, -n alone does it"
             )
         refuse_unplanned(config, state.context.run, state.context.num_workers)
-        config.stash[REPORTING].signals.take()
-        try:
-            start_run(state)
-            self._note_problems_at_start()
-        except RecordError as error:
-            raise pytest.UsageError(redactor().text(str(error))) from error
-        except OSError as error:
-            raise cannot_begin(error) from error
+        self._start()
         config.stash[REPORTING].progress = Progress(config, state.execution)
         if self._watch is not None:
             self._watch.start()
@@ -207,3 +206,13 @@ class Controller:
                 reporter.rewrite("", erase=True)  # what xdist's status line left
             reporter.ensure_newline()
             reporter.write_line(announce(state))
+
+    def _start(self, *, is_late: bool = False) -> None:
+        self._config.stash[REPORTING].signals.take()
+        try:
+            start_run(self._state, is_late=is_late)
+            self._note_problems_at_start()
+        except RecordError as error:
+            raise pytest.UsageError(redactor().text(str(error))) from error
+        except OSError as error:
+            raise cannot_begin(error) from error

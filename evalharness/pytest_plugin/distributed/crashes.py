@@ -20,9 +20,10 @@ Every death is a problem of the run, so the run's exit code is not 0. Only the c
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -30,9 +31,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from evalharness.api.errors import RecordError
 from evalharness.pytest_plugin.execution.takeover import CrashIsolation, note_crash, take_in_flight
 from evalharness.pytest_plugin.execution.units import UnitKey
-from evalharness.pytest_plugin.outcomes import shorten
+from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
 from evalharness.pytest_plugin.reporting import REPORTING
 from evalharness.pytest_plugin.session import STATE
 from evalharness.runs.schema import CrashLine
@@ -70,6 +72,15 @@ def last_signs(journal: Path) -> LastSigns:
     return LastSigns(opening, exit_reason, take_in_flight(journal))
 
 
+@contextlib.contextmanager
+def _ending_the_run() -> Iterator[None]:
+    """End the session where the notes of a death can be neither read nor written: the run would go on without them."""
+    try:
+        yield
+    except (RecordError, OSError) as error:
+        raise pytest.Session.Interrupted(f"{CANNOT_GO_ON}: {error}") from error
+
+
 class Crashes:
     """Judges the deaths of one run; see `scheduler.CrashJudge`."""
 
@@ -95,6 +106,7 @@ class Crashes:
         """Note that a worker has set a test up: its generations are there."""
         self._running[worker] = nodeid
 
+    @_ending_the_run()
     def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Mapping[UnitKey, Sequence[str]]) -> bool:
         """Return whether the test runs once more; write a note for each unit that the worker did not finish."""
         signs = self._last_signs(worker)
@@ -166,6 +178,7 @@ class Crashes:
             return self.killed[worker]
         return "died" if signs.exit_reason is None else f"ended itself ({shorten(signs.exit_reason)})"
 
+    @_ending_the_run()
     def died_without_work(self, worker: str) -> None:
         """Note the death of a worker that had no tests left."""
         how = self._how_it_died(worker, self._last_signs(worker))

@@ -126,13 +126,13 @@ def engine_specs(
                 on_notice(notice)
             specs += [
                 EngineSpec(
-                    f"{backend}:{name}{f'@{dtype}' if len(dtypes) > 1 else ''}",
+                    f"{backend}:{name}{f'@{dtype}' if dtype is not None and len(dtypes) > 1 else ''}",
                     backend,
                     name,
                     str(path),
                     info.fingerprint,
                     info.variant,
-                    _not_taken(backend, run),
+                    _not_taken(backend, run, info.variant),
                     dtype,
                     base_path=str(info.base.path) if info.base is not None else None,
                     base_fingerprint=info.base.fingerprint if info.base is not None else None,
@@ -144,10 +144,10 @@ def engine_specs(
                     hub=hub_facts(path),
                 )
                 for backend, why in backends[path]
-                for dtype in dtypes
+                for dtype in (dtypes if _DTYPE.is_for(backend) else (None,))
             ]
         order = list(dict.fromkeys(backend for each in backends.values() for backend, _ in each))
-        specs.sort(key=lambda spec: (order.index(spec.backend), dtypes.index(spec.dtype)))
+        specs.sort(key=lambda spec: (order.index(spec.backend), dtypes.index(spec.dtype) if spec.dtype is not None else 0))
     if "fake" in run.backend:
         scripts = _scripts(run)
         names = _script_names(scripts)
@@ -186,6 +186,9 @@ def choices_of_auto(specs: Iterable[EngineSpec]) -> Iterator[str]:
 
 def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
     """Yield command-line options that concern no checkpoint of this run; options in a settings file may be meant for other runs."""
+    for name in OF_IMAGES:
+        if run.origin(name) == "command line" and all((run.variant or spec.variant) == "text" for spec in specs):
+            yield f"--{name.replace('_', '-')} {getattr(run, name)} is not used: no checkpoint of this run takes images"
     if run.origin("base_model") == "command line" and all(spec.base_path is None for spec in specs):
         yield f"--base-model {run.base_model} is not used: no checkpoint of this run is an adapter"
     if idle_devices(run):
@@ -196,14 +199,20 @@ def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
             yield f"--coordinates {pattern}={space} fits no checkpoint of this run: {names}"
 
 
-def _not_taken(backend: str, run: RunConfig) -> tuple[str, ...]:
-    """Return the set options that only other backends of the run take."""
-    return tuple(option.name for option in OPTIONS if run.is_set(option.name) and not concerns(option, backend, run))
+def _not_taken(backend: str, run: RunConfig, variant: str | None = None) -> tuple[str, ...]:
+    """Return the set options that only other engines of the run take."""
+    return tuple(option.name for option in OPTIONS if run.is_set(option.name) and not concerns(option, backend, run, variant))
 
 
-def concerns(option: Option, backend: str, run: RunConfig) -> bool:
-    """Return whether an option means anything to a backend of this run, or to the fallback that it may have."""
-    return not option.only_for or any(name in option.only_for for name in (backend, run.fallback_backend))
+OF_IMAGES = ("max_pixels", "min_pixels")
+_DTYPE = next(option for option in OPTIONS if option.name == "dtype")
+
+
+def concerns(option: Option, backend: str, run: RunConfig, variant: str | None = None) -> bool:
+    """Return whether an option means anything to a checkpoint of a variant on a backend of this run, or on its fallback."""
+    if option.name in OF_IMAGES and (run.variant or variant) == "text":
+        return False
+    return any(option.is_for(name) for name in (backend, run.fallback_backend) if name is not None)
 
 
 def _script_names(scripts: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from evalharness.runs.run_file import installed_versions
 from evalharness.runs.schema import EngineLine
 
 if TYPE_CHECKING:
+    from evalharness.api.options import GenerationOptions
+    from evalharness.api.requests import Outcome
     from evalharness.engine.cache import ResponseCache
     from evalharness.engine.engine import Engine
     from evalharness.pytest_plugin.run_context import RunContext
@@ -197,6 +199,8 @@ class EngineOpening:
         """Why no engine can be opened on this process's GPUs."""
         self.is_at_work = False
         """Whether an engine is being opened just now."""
+        self.on_outcome: Callable[[EngineSpec, GenerationOptions, Outcome, float], None] | None = None
+        """Called with every outcome of the open engine, see `Engine.on_outcome`."""
 
     def check_cache(self) -> None:
         """Raise `ConfigError` where the folder of the run's cache cannot be used, before anything runs."""
@@ -223,6 +227,7 @@ class EngineOpening:
             engine, opening = self._pool.open(spec)
         finally:
             self.is_at_work = False
+        engine.on_outcome = None if self.on_outcome is None else partial(self.on_outcome, spec)
         facts = engine.describe()
         problem = None if context.resumed is None else context.resumed.engine_change(spec, facts)
         if problem is not None:
@@ -269,22 +274,23 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
     """Return the loaded engine; errors of the backend's start propagate. `on_notice`: see `Engine`."""
     from evalharness.engine.build import build_engine  # loads the backend's libraries
 
-    options = _options_for(spec.backend, run)
-    return build_engine(
-        spec.backend,
-        load_config(spec, run),
-        vllm_options=VllmEngineOptions(
+    return build_engine(spec.backend, load_config(spec, run), **how_to_build(spec, run), on_notice=on_notice)
+
+
+def how_to_build(spec: EngineSpec, run: RunConfig) -> dict[str, Any]:
+    """Return the arguments of `build_engine` beside backend, checkpoint and `on_notice`."""
+    options = _options_for(spec, run)
+    return {
+        "vllm_options": VllmEngineOptions(
             tensor_parallel_size=options["tensor_parallel_size"],
             pipeline_parallel_size=options["pipeline_parallel_size"],
             distributed_executor_backend=options["distributed_executor_backend"],
             gpu_memory_utilization=options["gpu_memory_utilization"],
             max_model_len=options["max_model_len"],
-            trust_remote_code=run.trust_remote_code,
-            dtype=spec.dtype,
             enforce_eager=options["enforce_eager"],
             extra=options["engine_option"],
         ),
-        server_options=ServerOptions(
+        "server_options": ServerOptions(
             server=options["server"],
             base_url=options["base_url"],
             served_model=options["served_model"],
@@ -292,31 +298,33 @@ def open_engine(spec: EngineSpec, run: RunConfig, on_notice: Callable[[str], Non
             request_timeout_s=options["request_timeout"],
             adapter_dir=str(options["adapter_dir"]) if options["adapter_dir"] is not None else None,
         ),
-        chat_template=ChatTemplateOptions(
+        "chat_template": ChatTemplateOptions(
             enable_thinking=run.thinking, thinking_marks=run.thinking_marks.partition(",")[::2] if run.thinking_marks else DEFAULT_MARKS
         ),
-        preprocess=VlmPreprocessOptions(max_pixels=run.max_pixels, min_pixels=run.min_pixels),
-        fallback_backend=run.fallback_backend if run.fallback_backend != spec.backend else None,
-        unsupported_options=run.unsupported_options,
-        on_notice=on_notice,
-    )
+        "preprocess": VlmPreprocessOptions(max_pixels=options["max_pixels"], min_pixels=options["min_pixels"]),
+        "fallback_backend": run.fallback_backend if run.fallback_backend != spec.backend else None,
+        "unsupported_options": run.unsupported_options,
+    }
 
 
 def load_config(spec: EngineSpec, run: RunConfig) -> ModelLoadConfig:
     """Return which weights an engine of the spec loads, and how."""
-    options = _options_for(spec.backend, run)
+    options = _options_for(spec, run)
     return ModelLoadConfig(
         spec.base_path or spec.checkpoint_path,
         torch_dtype=spec.dtype,
         device=options["device"],
         attn_implementation=options["attn_implementation"],
-        trust_remote_code=run.trust_remote_code,
-        allow_pickle=run.allow_pickle,
-        variant=run.variant,
+        trust_remote_code=options["trust_remote_code"],
+        allow_pickle=options["allow_pickle"],
+        variant=options["variant"],
         adapter_path=spec.checkpoint_path if spec.base_path is not None else None,
     )
 
 
-def _options_for(backend: str, run: RunConfig) -> dict[str, Any]:
-    """Return every option's value, with the default for options that concern only other backends of the matrix."""
-    return {option.name: getattr(run, option.name) if concerns(option, backend, run) else option.default for option in OPTIONS}
+def _options_for(spec: EngineSpec, run: RunConfig) -> dict[str, Any]:
+    """Return every option's value, with the default for options that concern only other engines of the matrix."""
+    return {
+        option.name: getattr(run, option.name) if concerns(option, spec.backend, run, spec.variant) else option.default
+        for option in OPTIONS
+    }

@@ -191,6 +191,13 @@ def take_in_flight(journal: Path) -> dict[UnitKey, tuple[str, ...]]:
     return in_flight
 
 
+def forget_in_flight(run_dir: Path) -> None:
+    """Remove what killed workers of all sessions left: the run has come to its end, and nobody asks any more whose deaths those were."""
+    for path in (run_dir / "journal").glob("*.asked"):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def in_flight_path(journal: Path, number: int) -> Path:
     """Return the file for a process's unit of this number."""
     return journal.with_suffix(f".{number}.asked")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from evalharness.api.cases import Case
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome, Request
+from evalharness.api.scoring import ScoringRequest
 from evalharness.pytest_plugin.eval_module import EvalModule
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, Next, Step, has_steps
 from evalharness.pytest_plugin.execution.takeover import CrashIsolation, InFlight, Takeover
@@ -242,6 +243,10 @@ class UnitRunner:
             # Plugins act on the eval's questions only, so steps get a call of their own.
             self.pending.put_back(pending for pending in batch if pending.step is None)
             batch, plugins = steps, ()
+        if plugins and (given := [pending for pending in batch if isinstance(pending.request, ScoringRequest)]):
+            # A given response is not generated: nothing there is for the run's plugins to act on; the engine refuses the eval's own.
+            self.pending.put_back(pending for pending in batch if not isinstance(pending.request, ScoringRequest))
+            batch, plugins = given, tuple(plugin for plugin in plugins if plugin not in self.work.module.run.plugins)
         self._num_at_engine += len(batch)
         self._publish_if_done()
         return batch, plugins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -16,6 +16,8 @@ from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_ru
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
 from evalharness.pytest_plugin._pytest_internals import import_module
 from evalharness.pytest_plugin.eval_module import data_folder, marks_of
+from evalharness.pytest_plugin.execution.takeover import forget_in_flight
+from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import STATE, EvalSession
 from evalharness.runs.command_line import shown_command
 from evalharness.runs.files import RunLock
@@ -26,14 +28,15 @@ from evalharness.runs.schema import BaselineFacts, EvalLine, GateVerdict, Row, R
 from evalharness.runs.workers import engine_entries
 
 
-def start_run(state: EvalSession) -> None:
+def start_run(state: EvalSession, *, is_late: bool = False) -> None:
     """Write run.json with options and environment; `RecordError` if the run's folder is taken or cannot be written.
 
-    The run has begun, so that it can be resumed and has reports, once the journal says what was collected.
+    The run has begun, so that it can be resumed and has reports, once the journal says what was collected. `is_late`: workers have written
+    into the folder already.
     """
     environment = environment_facts(state.context.root)
     if state.context.resumed is None:
-        _make_folder(state)
+        _make_folder(state, is_late=is_late)
     state.run_file_at_start = {
         "run_id": state.context.run.run_id,
         "command": shown_command(sys.argv, state.context.root),
@@ -54,11 +57,13 @@ def start_run(state: EvalSession) -> None:
     state.has_started_run = True
 
 
-def _make_folder(state: EvalSession) -> None:
+def _make_folder(state: EvalSession, *, is_late: bool) -> None:
     journal_dir = state.context.run_dir / "journal"
     try:
         state.context.run_dir.mkdir(parents=True, exist_ok=True)
-        journal_dir.mkdir()  # fails if it is there: of two runs started with one id, one gets it
+        journal_dir.mkdir(
+            exist_ok=is_late and not (state.context.run_dir / "run.json").exists()
+        )  # fails if it is there: of two runs started with one id, one gets it
     except FileExistsError:
         name = state.context.run.run_id
         raise RecordError(
@@ -77,6 +82,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     """
     state = config.stash[STATE]
     context, origin, run_dir = state.context, state.execution.origin, state.context.run_dir
+    forget_in_flight(run_dir)
     records = read_records(run_dir)
     engines = {spec.id: spec.to_json() for spec in state.registry.known_engines}
     reason = interrupted or "the session ended before it"
@@ -88,7 +94,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     across = across_engines(functions, rows, entries, problems)
     aggregates = [*aggregate_rows(functions, rows, problems), *across.aggregates]
     tables = [*table_entries(functions, rows, problems), *across.tables]
-    outputs = write_outputs(functions, rows, run_dir, context.run, problems)
+    outputs, has_spot_checks = write_outputs(functions, rows, run_dir, context.run, problems)
     at_start = state.run_file_at_start
     baseline, no_regression = at_start.get("baseline"), None
     if baseline is not None:
@@ -101,6 +107,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     run: RunFile = {
         **at_start,
         **origin.facts,  # what was found out meanwhile
+        "idle_options": list(_idle_options(context, records.evals.values(), has_spot_checks=has_spot_checks)),
         "finished_at": utc_now(),
         "duration_s": round(time.monotonic() - context.started_s, 3),
         "interrupted": interrupted,
@@ -116,6 +123,22 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
         run["earlier_problems"] = records.earlier_problems  # what broke then is mended, or has broken again
     write_run_file(run_dir, run)
     return run, rows
+
+
+def _idle_options(context: RunContext, evals: Iterable[EvalLine], *, has_spot_checks: bool) -> Iterator[str]:
+    """Yield the options of the command line that have turned out to concern nothing in the run."""
+    evals, run = list(evals), context.run
+    gates = [gate for entry in evals for gates in entry["tests"].values() for gate in gates]
+    reasons = {
+        "spot": None if has_spot_checks else "no eval of this run has spot checks",
+        "coordinates": None if any(entry.get("takes_coordinates") for entry in evals) else "no test of this run takes `coordinates`",
+        "baseline": None if any(gate.startswith("no_regression") for gate in gates) else "no test of this run has the gate no_regression",
+        "accept_changes": None if run.resume or run.baseline else "it is about resumed runs and baselines, and there is none",
+        **dict.fromkeys(("share_devices", "hang_timeout"), None if context.num_workers else "it is about workers (-n), and there are none"),
+    }
+    for name, reason in reasons.items():
+        if reason is not None and run.origin(name) == "command line" and getattr(run, name):
+            yield f"--{name.replace('_', '-')} changed nothing: {reason}"
 
 
 def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], problems: list[str]) -> list[EvalFunctions]:

@@ -127,6 +127,8 @@ def _baseline(recorded: RecordedRun, report_dir: Path, project: Path | None) -> 
 def _modules(recorded: RecordedRun, project: Path | None) -> tuple[Path, list[str]]:
     """Return the folder that the run's paths are relative to, and the eval modules that exist there."""
     paths = list(recorded.records.evals)
+    if not paths and recorded.records.rows:
+        raise RecordError(f"run {recorded.run_id} has no eval, only tests that asked the engine themselves; run those again")
     if not paths:
         raise RecordError(f"run {recorded.run_id} was killed before it had said what its evals are; nothing can be scored again")
     for root in project_folders(project):

@@ -42,7 +42,7 @@ def check_options(then: RunConfig, now: RunConfig, root: Path, run_id: str) -> N
     given = " ".join(_as_given(option, getattr(then, option.name)) for option in unconfirmed)
     raise ConfigError(
         f"run {run_id} says {given}, but a run's file does not decide on addresses, code, refusals, and paths outside the project; "
-        f"to go on with it, give the same again beside --resume: {given}"
+        f"to go on with it, give the same again: {given}"
     )
 
 

@@ -8,8 +8,9 @@ aggregate      rows → rates that are not means
 tables         rows → tables by mission and domain, and of the problems of answers
 write_outputs  rows → the files that the original's tools read
 
-`chain` judges a checkpoint's own summaries. For those who change rules: `files` reads and writes guidance, `rule_proposals`
-checks the changes that a model proposes, `rule_gate` decides whether new rules are better.
+`chain` judges a checkpoint's own summaries. `rules` is the eval that searches for better rules: `rule_search` is the search itself,
+`rule_prompts` what a model is asked about its mistakes, `rule_proposals` checks the changes that it proposes, `rule_gate` decides whether
+new rules are better, `rule_folder` and `rule_report` write what came of it; `files` reads and writes guidance.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from evalharness.tasks.stage_a.schema import MISSIONS
 from evalharness.tasks.stage_b.files import FOCUS, Ticket, is_invariant
 from evalharness.tasks.stage_b.prompt import THIRD_STATES, image_lines, rule_lines, signature
 from evalharness.tasks.stage_b.rule_proposals import MAX_RULE_CHARS, Reflection
-from evalharness.tasks.stage_b.verdict import WORDS
+from evalharness.tasks.stage_b.verdict import MAX_REASON_CHARS, WORDS
 
 MAX_CHANGES = 3
 """How many operations and hypotheses one answer may hold, where its form is held."""
@@ -37,8 +37,8 @@ def hard_case_text(mission: str, ticket: Ticket, case: Mapping[str, Any]) -> str
     """Return a hard case (a row of `wrong_cases`) as the questions show it, with the summaries of its ticket."""
     said = {"pass": WORDS["pass"], "fail": WORDS["fail"], None: "无有效结论"}[case["majority_pred"]]
     votes = f"{case['pass_count']}票通过, {case['fail_count']}票不通过, {case['invalid_count']}票无效"
-    reasons = "; ".join(entry["reason"] for entry in case["reason_counts"][:1]) or "无"
-    head = f"工单 {ticket.key}: 正确结论 {WORDS[ticket.label]}, 模型结论 {said} ({votes}), 模型理由: {reasons}"
+    reason = next((entry["reason"][:MAX_REASON_CHARS] for entry in case["reason_counts"]), "无")
+    head = f"工单 {ticket.key}: 正确结论 {WORDS[ticket.label]}, 模型结论 {said} ({votes}), 模型理由: {reason}"
     return "\n".join([head, *image_lines(mission, ticket.summaries)])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from evalharness.tasks.stage_b.rule_search import BENCHMARKS, CANDIDATES, DROPPED, FAILURES, HARD_CASES, REFUSED
 
 UNREADABLE = "unreadable answer"
-"""Stands beside the guards: an answer without JSON of the form that was asked for proposes nothing."""
+"""Stands beside the guards: a reflection or proposal without JSON of the form that was asked for proposes nothing."""
 
 
 def summary(mission: str, logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def summary(mission: str, logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> di
     """
     before, after = logs[BENCHMARKS][0], logs[BENCHMARKS][-1]
     refused = Counter(row["guard"] for row in logs[REFUSED])
-    refused.update({UNREADABLE: len(logs[FAILURES])} if logs[FAILURES] else {})
+    refused.update(UNREADABLE for row in logs[FAILURES] if row["question"] != "decision")
     tried = logs[CANDIDATES]
     num_proposed = len(tried) + refused.total()
     return {

@@ -109,8 +109,8 @@ def changed_rules(rules: Mapping[str, str], candidate: Candidate) -> dict[str, s
 class RuleSearch:
     """One mission's search: `guidance` as it stands, rows by file (`logs`), and why it `ended`, "" while it goes on.
 
-    `decode` has the options of every ticket's answers, by its key. `known` are verdicts under the given rules, such as those of a run.
-    `stamp(file, place)` gives the time of a row.
+    `decode` has the options of every ticket's answers, by its key. `known` are verdicts under the given rules, such as those of a run;
+    tickets without one are left out and listed. `stamp(file, place)` gives the time of a row.
     """
 
     def __init__(
@@ -130,40 +130,47 @@ class RuleSearch:
         self.ended = ""
         self.first: Verdicts = {}
         """The verdicts under the given rules."""
-        self._tickets = {ticket.key: ticket for ticket in tickets}
+        self._tickets = {ticket.key: ticket for ticket in tickets if known is None or ticket.key in known}
+        self._unjudged = [ticket.key for ticket in tickets if ticket.key not in self._tickets]
         self._decode = decode
         self._settings = settings or SearchSettings()
         self._known = known
         self._stamp = stamp
-        self.held_out = split(tickets, self._settings.held_out, self._settings.seed)
+        self.held_out = split(self._tickets.values(), self._settings.held_out, self._settings.seed)
         self._verdicts: Verdicts = {}
         self._rejected: dict[str, str] = {}
 
     def steps(self) -> Steps:
         """Yield the requests of the search, to be answered in their order."""
+        for key in self._unjudged:
+            self._log(DROPPED, {"round": 0, "ticket_key": key, "problem": "there is no verdict to start from"})
         self._verdicts = self._known if self._known is not None else (yield from self._judge(self.guidance.experiences, 0))
         self.first = self._verdicts
         self._benchmark(0)
-        without_gain = 0
+        without_gain = num_shown = 0
         for number in range(1, self._settings.rounds + 1):
-            hard = self.hard_cases()
+            hard = self.hard_cases(num_shown)
             if not hard:
                 self.ended = "no train ticket is judged wrongly"
                 return
             promoted = yield from self._round(number, hard)
             self._benchmark(number)
-            without_gain = 0 if promoted else without_gain + 1
+            without_gain, num_shown = (0, 0) if promoted else (without_gain + 1, num_shown + len(hard))
             if without_gain >= self._settings.patience:
                 self.ended = f"{plural(without_gain, 'round')} in a row promoted nothing"
                 return
         self.ended = f"{plural(self._settings.rounds, 'round')} {'was' if self._settings.rounds == 1 else 'were'} asked for"
 
-    def hard_cases(self) -> list[dict[str, Any]]:
-        """Return the wrong verdicts on train tickets under the rules in force, the most confident first, as many as a round may show."""
+    def hard_cases(self, num_shown: int = 0) -> list[dict[str, Any]]:
+        """Return the wrong verdicts on train tickets under the rules in force, the most confident first, as many as a round may show.
+
+        `num_shown` were shown in vain: the next ones come first.
+        """
         wrong = wrong_cases([row for key, row in self._verdicts.items() if key not in self.held_out])
+        start = num_shown % len(wrong) if wrong else 0
         shown: list[dict[str, Any]] = []
         num_chars = 0
-        for case in wrong[: self._settings.num_hard_cases]:
+        for case in [*wrong[start:], *wrong[:start]][: self._settings.num_hard_cases]:
             num_chars += len(self._text(case))
             if shown and num_chars > self._settings.max_evidence_chars:
                 break
@@ -208,28 +215,22 @@ class RuleSearch:
         self, number: int, hard: Sequence[dict[str, Any]]
     ) -> Generator[Asked, Sequence[Outcome], tuple[list[tuple[str, Candidate]], list[str]]]:
         """Return the changes that passed the guards, each with its source, and the keys of the tickets that were reflected on."""
-        mission, rules = self.mission, dict(self.guidance.experiences)
+        mission, rules, limit = self.mission, dict(self.guidance.experiences), self._settings.max_answer_tokens
         keys, texts = [case["ticket_key"] for case in hard], [*map(self._text, hard)]
-        text = yield from self._ask(
-            "decision", decision_request(mission, rules, texts), decision_options(keys, self._settings.max_answer_tokens), number
-        )
+        text = yield from self._ask("decision", decision_request(mission, rules, texts), decision_options(keys, limit), number)
         decision, problem = read_decision(text, keys)
         self._note_failure("decision", number, text, problem)
         hard = [case for case in hard if case["ticket_key"] not in decision.no_evidence]
         if not hard:
             return [], []  # no rule could have helped
         keys, texts = [case["ticket_key"] for case in hard], [*map(self._text, hard)]
-        text = yield from self._ask(
-            "reflection",
-            reflection_request(mission, rules, texts),
-            reflection_options(rules, keys, self._settings.max_answer_tokens),
-            number,
-        )
+        options = reflection_options(rules, keys, limit)
+        text = yield from self._ask("reflection", reflection_request(mission, rules, texts), options, number)
         reflection = read_reflection(text, rules, keys)
         self._note_failure("reflection", number, text, reflection.problem)
         self._note_refused("reflection", number, reflection.refused)
         request = proposal_request(mission, rules, texts, reflection, [*self._rejected.values()])
-        text = yield from self._ask("proposal", request, proposal_options(rules, self._settings.max_answer_tokens), number)
+        text = yield from self._ask("proposal", request, proposal_options(rules, limit), number)
         proposal = read_proposal(text, rules, self._rejected)
         self._note_failure("proposal", number, text, proposal.problem)
         self._note_refused("proposal", number, proposal.refused)

@@ -171,7 +171,7 @@ def test_ten_thousand_cases_take_about_a_megabyte(tmp_path: Path) -> None:
     assert len(baseline_json(side_of_rows({}, "hf:tiny", rows))) < 1_200_000
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(any_text, st.tuples(st.floats(-5, 5), st.sampled_from(["pass", "miss", "error"])), min_size=1, max_size=80))
 def test_any_ids_and_scores_survive(tmp_path: Path, values: dict[str, tuple[float, str]]) -> None:
     rows = [row(case_id, scores={"x": value}, outcome=outcome) for case_id, (value, outcome) in values.items()]

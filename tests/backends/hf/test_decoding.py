@@ -127,8 +127,6 @@ def test_a_stop_string_completed_by_the_last_token_of_the_budget_counts(backend)
 class CountSteps:
     """Counts the steps of the generation loop."""
 
-    uses_hf_logits_processor = True
-
     def __init__(self):
         self.count = 0
 
@@ -142,8 +140,6 @@ class CountSteps:
 
 class FailsAbove:
     """Raises as torch does when memory is not enough, or anything else, for batches of more than so many rows."""
-
-    uses_hf_logits_processor = True
 
     def __init__(self, max_rows, error, poison=None):
         self.max_rows = max_rows
@@ -322,9 +318,6 @@ def test_rows_that_go_on_without_finished_ones_are_as_alone(backend, values, cal
 class SaysNothingTwice:
     """Bans in each row what it has said, and ends a row where the sum of its ids can be divided by 23."""
 
-    bans_tokens = True
-    watches_tokens = True
-
     def ban(self, tokenizer, vocab_size):
         said = set()
         return SimpleNamespace(push=said.add, banned=lambda: said)
@@ -334,14 +327,63 @@ class SaysNothingTwice:
         return SimpleNamespace(push=lambda token_id: said.append(token_id) or sum(said) % 23 == 0)
 
 
+def objects_of_transformers():
+    """Return a processor and criteria that keep a state of one row, read the ids from the row's beginning, and refuse padding."""
+    import transformers
+
+    class NothingTwice(transformers.LogitsProcessor):
+        def __init__(self):
+            self.said = []
+
+        def __call__(self, input_ids, scores):
+            assert not {PAD_ID, END_ID} & set(input_ids[0].tolist()), "padding, or what follows an end"
+            self.said.append(int(input_ids[0, -1]))
+            scores[:, self.said] = -float("inf")  # in place, as many write it
+            return scores
+
+    class Odd(transformers.StoppingCriteria):
+        def __init__(self):
+            self.calls = 0
+
+        def __call__(self, input_ids, scores, **kwargs):
+            self.calls += 1
+            return bool(self.calls > 8 and int(input_ids[0, -1]) % 5 == 0)  # a plain bool, as before transformers 4.39
+
+    return [NothingTwice(), transformers.StoppingCriteriaList([Odd()])]
+
+
+def test_objects_of_transformers_get_each_rows_own_ids_and_keep_its_state(backend):
+    prompts = [prompt(i, list(range(60, 62 + i)), max_new_tokens=40, stop_token_ids=(END_ID,)) for i in range(5)]
+    together = run(backend, prompts, plugins=normalise_plugins(objects_of_transformers()))
+    assert ids(together) == ids(alone(backend, prompts, plugins=normalise_plugins(objects_of_transformers())))
+    assert all(len(set(made.token_ids)) == len(made.token_ids) for made in together.values())
+    assert {(made.stopped_by, made.stop_name) for made in together.values()} >= {("plugin", "Odd")}
+
+
+def test_a_processor_of_transformers_acts_as_in_plain_transformers(backend):
+    import transformers
+
+    prompts = mixed_prompts()
+    mine = [transformers.RepetitionPenaltyLogitsProcessor(1.5), transformers.NoRepeatNGramLogitsProcessor(2)]
+    together = run(backend, prompts, plugins=normalise_plugins([transformers.LogitsProcessorList(mine)]))
+    settings = {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
+    assert ids(together) == {item.index: reference_ids(backend, item, **settings) for item in prompts}
+    prompts = mixed_prompts(stop_token_ids=(), max_new_tokens=8)
+    longest = min(len(item.token_ids) for item in prompts) + 5
+    ended = run(backend, prompts, plugins=normalise_plugins([transformers.MaxLengthCriteria(longest)]))
+    assert [len(ended[item.index].token_ids) for item in prompts] == [max(1, min(8, longest - len(item.token_ids))) for item in prompts]
+
+
 STATES = {
     "plugins": ([SaysNothingTwice()], {"stop_token_ids": ()}),
+    "transformers": (objects_of_transformers, {"stop_token_ids": ()}),
     "thinking budget": ([], {"thinking": ThinkingBudget((70,), (30, 31), 24), "temperature": 1.0}),
 }
 
 
 @pytest.mark.parametrize(("plugins", "values"), STATES.values(), ids=STATES)
 def test_rows_that_go_on_keep_what_is_known_of_them_alone(backend, plugins, values, calls):
+    plugins = plugins() if callable(plugins) else plugins
     common = {"stop_token_ids": tuple(range(40, 46)), "max_new_tokens": 60, **values}
     prompts = [prompt(i, [60 + i, 70 if i % 2 else 72, 80 + i], seed=i, **common) for i in range(12)]  # 70 opens a thought
     together = run(backend, prompts, plugins=normalise_plugins(plugins))

@@ -38,6 +38,14 @@ def test_the_attention_that_was_asked_for_is_used_else_torchs_own(hf_text_checkp
     assert load(hf_text_checkpoint, attn_implementation="eager").describe()["attn_implementation"] == "eager"
 
 
+FACTS = {"torch_dtype": "bfloat16", "device": "cpu", "attn_implementation": "eager"}
+
+
+def test_options_of_loading_show_in_the_engines_facts(hf_text_checkpoint):
+    facts = load(hf_text_checkpoint, **FACTS).describe()
+    assert (facts["dtype"], facts["device"], facts["attn_implementation"]) == tuple(FACTS.values())
+
+
 REFUSED = {
     "attention": ({"attn_implementation": "bogus"}, ConfigError, "attn_implementation 'bogus' cannot be used"),
     "flash attention": (
@@ -46,6 +54,7 @@ REFUSED = {
         "needs a package that is not installed: FlashAttention2",
     ),
     "device": ({"device": "bogus"}, ConfigError, "'bogus' is unknown"),
+    "kind of a device": ({"device": "mps"}, ConfigError, "'mps' cannot be used here: .*; give 'cpu', 'cuda'"),
     "number of a device": ({"device": "cuda:99"}, ConfigError, "'cuda:99' is not there"),
 }
 
@@ -56,8 +65,8 @@ def test_what_is_not_there_is_refused(hf_text_checkpoint, config, error, match):
         load(hf_text_checkpoint, **config)
 
 
-def test_a_device_map_wins_over_the_device(hf_text_checkpoint):
-    backend = load(hf_text_checkpoint, device_map={"": "cpu"}, device="bogus")
+def test_a_device_map_says_where_the_weights_go(hf_text_checkpoint):
+    backend = load(hf_text_checkpoint, device_map={"": "cpu"}, device=None)
     assert backend.describe()["device"] == "cpu"
     assert backend.describe()["device_map"] == {"": "cpu"}
     assert ids(run(backend, mixed_prompts(3))) == ids(run(load(hf_text_checkpoint), mixed_prompts(3)))

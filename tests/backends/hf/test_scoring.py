@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -293,7 +294,7 @@ def test_options_that_depend_on_generated_text_are_refused(engine):
 
 def test_plugins_are_refused(engine):
     with pytest.raises(CapabilityError, match="plugins act on what is generated"):
-        list(engine.stream([ScoringRequest([5], [6])], GenerationOptions(), plugins=[object()]))
+        list(engine.stream([ScoringRequest([5], [6])], GenerationOptions(), plugins=[SimpleNamespace(postprocess_text=str.upper)]))
 
 
 def test_a_batch_that_does_not_fit_is_halved(hf_text_checkpoint, monkeypatch):

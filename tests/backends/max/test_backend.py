@@ -44,7 +44,7 @@ def test_neighbouring_seeds_share_no_numbers() -> None:
 
 def test_without_max_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDependency, match=r"needs Modular's MAX, which is not installed here; pip install 'max\[serve\]>=26\.7,<27'"):
+    with pytest.raises(MissingDependency, match=r"needs Modular's MAX, which is not installed here; pip install 'evalharness\[max\]'"):
         build(tmp_path)
 
 

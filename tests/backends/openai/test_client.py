@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from evalharness.api.errors import BackendError, ConfigError
 from evalharness.backends.openai import client as openai_client
@@ -137,7 +137,6 @@ def test_dates_of_servers_are_of_greenwich_wherever_this_machine_is(form: str, m
 DATES = st.from_regex(r"[A-Z][a-z]{2}, \d{1,2} [A-Z][a-z]{2} \d{1,6} \d\d:\d\d:\d\d [+-]\d{1,30}", fullmatch=True)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.one_of(st.none(), st.text(max_size=40), st.floats().map(str), st.integers().map(str), DATES))
 def test_whatever_a_server_says_of_when_to_come_back_the_pause_is_one(header: str | None) -> None:
     assert 0.0 <= openai_client._retry_after_s(header, 1.0) <= 60.0

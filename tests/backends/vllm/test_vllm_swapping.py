@@ -97,7 +97,8 @@ def test_a_tied_head_in_the_files_is_swapped_where_it_equals_the_embedding_and_a
     final, middle = (with_a_head(name, tmp_path / name) for name in ("final", "middle"))
     parted = with_a_head("middle", tmp_path / "parted", factor=-1.0)
     helps = str(CHECKPOINTS / "lora-helps")
-    options, greedy = VllmEngineOptions(max_model_len=2048), GenerationOptions(max_new_tokens=6, temperature=0.0)
+    options = VllmEngineOptions(max_model_len=2048, distributed_executor_backend="uni")
+    greedy = GenerationOptions(max_new_tokens=6, temperature=0.0)
     asked = [TextGenerationRequest([{"role": "user", "content": "what is this"}])]
     with build_engine("vllm", ModelLoadConfig(final, torch_dtype="float32"), vllm_options=options) as engine:
         problem = engine.weights.why_not_swap(ModelLoadConfig(parted, torch_dtype="float32"))

@@ -116,6 +116,13 @@ def test_json_gives_one_summary_per_mission(judged: tuple[Project, Run]) -> None
     assert (project.root / "found" / MISSION / "guidance.json").is_file()
 
 
+def test_tickets_without_a_verdict_are_left_out_and_listed(project: Project) -> None:
+    folder = stage_b_run(project, "--limit", "7").run_dir / "rules" / "fake-answers" / MISSION
+    search(project)
+    assert len(lines(folder / "dropped.jsonl")) == 5
+    assert sum(lines(folder / "benchmarks.jsonl")[0][name] for name in ("n", "eval_n")) == 7
+
+
 def test_votes_are_asked_as_in_the_run(project: Project) -> None:
     eval_file = project.root / "test_stage_b.py"
     eval_file.write_text(eval_file.read_text("utf-8").replace("options=stage_b.ONE_VOTE", "options=stage_b.THREE_VOTES"), "utf-8")

@@ -139,7 +139,9 @@ class TestContext:
         (engine,) = run.facts["engines"]
         assert (engine["settings"]["max_model_len"], engine["options_not_taken"]) == (280, ["device"])
 
-    def test_one_beyond_the_checkpoints_own_is_refused_and_nothing_stays_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_beyond_the_checkpoints_own_is_refused_and_nothing_stays_open(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         closed: list[str] = []
 
         class Small(FakeBackend):
@@ -151,9 +153,9 @@ class TestContext:
 
         monkeypatch.setattr(engine_building, "load_backend_class", lambda name: Small)
         with pytest.raises(ValueError, match="max_model_len 101 is more than the checkpoint's context of 100 tokens"):
-            build_engine("hf", ModelLoadConfig("m"), vllm_options=VllmEngineOptions(max_model_len=101))
+            build_engine("hf", ModelLoadConfig(str(tmp_path)), vllm_options=VllmEngineOptions(max_model_len=101))
         assert closed == ["fake"]
-        limited = build_engine("hf", ModelLoadConfig("m"), vllm_options=VllmEngineOptions(max_model_len=100))
+        limited = build_engine("hf", ModelLoadConfig(str(tmp_path)), vllm_options=VllmEngineOptions(max_model_len=100))
         assert limited.describe()["max_model_len"] == 100
 
 

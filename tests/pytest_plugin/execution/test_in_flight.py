@@ -13,6 +13,7 @@ import pytest
 from evalharness.api.errors import RecordError
 from evalharness.pytest_plugin.execution.takeover import InFlight, in_flight_path, take_in_flight
 from evalharness.pytest_plugin.execution.units import UnitKey
+from tests.pytest_plugin.project import PLAIN, Project
 
 HOSTILE = ["a", "b\n\x00", "ü\ud800", '"]', ""]
 UNIT = UnitKey("fake:echo", "test_[a].py", 2)
@@ -58,3 +59,10 @@ def test_a_file_that_is_not_whole_names_nobody(tmp_path: Path, content: bytes | 
     if content is not None:
         (tmp_path / "gw0.1.asked").write_bytes(content)
     assert take_in_flight(tmp_path / "gw0.jsonl") == {}
+
+
+def test_the_end_of_a_run_removes_what_killed_workers_of_earlier_sessions_left(project: Project) -> None:
+    left = "def pytest_runtest_teardown(): open('reports/r/journal/resumed-001-gw1.2.asked', 'w').write('[')\n"
+    run = project.write(test_a=PLAIN, conftest=left).run_inline("--run-id", "r")
+    assert run.exit_code == 0
+    assert [path.name for path in (run.run_dir / "journal").iterdir() if path.suffix == ".asked"] == []

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from evalharness.api.errors import BROKEN
 from evalharness.pytest_plugin.distributed.crashes import LastSigns, last_signs
@@ -281,7 +281,6 @@ class TestIsolation:
         groups = CrashIsolation().after(CASES[:3], "").groups(CASES)
         assert groups == [("c000",), ("c001",), ("c002",), CASES[3:]]
 
-    @settings(max_examples=60)
     @given(num_in_flight=st.integers(1, 400), culprit=st.integers(0, 399))
     def test_a_culprit_is_found_with_the_third_death_and_no_one_else(self, num_in_flight: int, culprit: int) -> None:
         """An engine that has so many cases at work at once dies whenever the culprit is one of them."""

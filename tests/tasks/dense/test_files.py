@@ -194,7 +194,7 @@ JSON_VALUES = st.recursive(
 
 @pytest.mark.parametrize("key", [*ROW, "domain", "text_space", "pred_space", "finish_reason", "case_id", "parse_failed", "summary"])
 @given(value=JSON_VALUES)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_whatever_a_row_holds_is_scored_or_refused_by_name(tmp_path: Path, key: str, value: Any) -> None:
     path = write(tmp_path / "d.jsonl", {**ROW, "domain": "bbu", key: value})
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from PIL import Image, ImageDraw
 from scipy.optimize import linear_sum_assignment
 
@@ -102,7 +102,6 @@ def test_boxes_agree_with_torchvision(truth: list[DenseObject], predictions: lis
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-11)
 
 
-@settings(max_examples=60)
 @given(st.one_of(st.tuples(polygons(), polygons()), st.tuples(polygons(), boxes()), st.tuples(lines(), lines())))
 def test_polygons_and_tubes_agree_with_a_raster(pair: tuple[DenseObject, DenseObject]) -> None:
     masks = [raster(one) for one in pair]

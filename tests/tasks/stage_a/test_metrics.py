@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from evalharness.analysis.statistics.overlap import MIN_SUPPORT, Overlap
 from evalharness.tasks import stage_a
@@ -146,7 +146,6 @@ METRICS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-@settings(max_examples=80)
 @given(st.data())
 def test_the_order_of_items_changes_no_metric(domain: Any, data: st.DataObject) -> None:
     first, reference = (data.draw(summaries(domain)) for _ in range(2))
@@ -159,7 +158,6 @@ def test_the_order_of_items_changes_no_metric(domain: Any, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-@settings(max_examples=80)
 @given(st.data())
 def test_a_summary_agrees_fully_with_itself_and_every_score_is_in_range(domain: Any, data: st.DataObject) -> None:
     one, two = (said(data.draw(summaries(domain)), domain) for _ in range(2))
@@ -170,7 +168,6 @@ def test_a_summary_agrees_fully_with_itself_and_every_score_is_in_range(domain: 
     assert 0 <= tversky(one, two, domain) <= 1
 
 
-@settings(max_examples=80)
 @given(st.data())
 def test_one_wrong_item_more_never_raises_precision(data: st.DataObject) -> None:
     first, reference = data.draw(summaries("bbu")), said(data.draw(summaries("bbu")))

@@ -182,7 +182,7 @@ def test_an_unreadable_answer_proposes_nothing_and_is_kept_as_a_failure(tmp_path
     ]
     assert {row["response"] for row in failures} == {text}
     assert (rows(tmp_path, CANDIDATES), search.ended) == ([], "2 rounds in a row promoted nothing")
-    assert summary(RRU, search.logs)["refused"] == {"unreadable answer": 6}
+    assert summary(RRU, search.logs)["refused"] == {"unreadable answer": 4}
 
 
 def test_tickets_without_evidence_are_left_out_of_reflection_and_proposal(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_checkpoint_that_has_not_learned_to_reflect_gets_failures_and_no_rules
     with build_engine("hf", ModelLoadConfig(str(root / "checkpoints" / "middle"), torch_dtype="float32", device="cpu")) as engine:
         SearchFolder(tmp_path, {}).run(search, lambda: engine)
     assert rows(tmp_path, HARD_CASES), "the checkpoint judges one of these wrongly"
-    assert summary(RRU, search.logs)["refused"] == {"unreadable answer": 3}
+    assert summary(RRU, search.logs)["refused"] == {"unreadable answer": 2}
     assert {row["problem"] for row in rows(tmp_path, FAILURES)} == {"the answer holds no JSON object"}
     assert read_guidance(tmp_path / "guidance.json")[RRU] == search.guidance == replace(GUIDANCE, experiences=cases[0].rules)
 
@@ -352,6 +352,11 @@ def test_as_many_hard_cases_are_shown_as_fit_and_one_at_least(tmp_path: Path) ->
         model = Model()
         run(tmp_path / str(number), model, replace(SETTINGS, rounds=1, **limits))
         assert {text.count("正确结论 不通过") for text in model.asked if "错判工单" in text} == {number}
+
+
+def test_after_a_round_in_vain_the_next_mistakes_are_shown(tmp_path: Path) -> None:
+    run(tmp_path, Model(proposal=""), replace(SETTINGS, num_hard_cases=4))
+    assert [row["rank"] for row in rows(tmp_path, HARD_CASES)] == [1, 2, 3, 4, 5, 6, 1, 2]
 
 
 @pytest.mark.parametrize("field, value", [("rounds", 0), ("patience", 0), ("num_hard_cases", 0), ("held_out", 1.0), ("held_out", -0.1)])

@@ -1,0 +1,59 @@
+"""Options of the command line that concern nothing in a run are named by its reports; those that concern something are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pytest_plugin.project import HEADER, MARK, Project
+
+PLAIN = MARK + "def test_s(case, generation): pass\n"
+WITH_SPOTS = (
+    HEADER
+    + """
+def outputs(rows, target):
+    if target.spot: (target.folder / "spots.txt").write_text(str(target.spot))
+pytestmark = pytest.mark.eval(cases=cases, request=ask, outputs=outputs)
+def test_s(case, generation, coordinates): assert coordinates in (None, "unit")
+@pytest.mark.gate("no_regression")
+def test_t(case, generation, score): score(x=1)
+"""
+)
+IDLE = {
+    "spot": (("--spot=2",), "--spot changed nothing: no eval of this run has spot checks"),
+    "coordinates": (("--coordinates=unit",), "--coordinates changed nothing: no test of this run takes `coordinates`"),
+    "hang timeout": (("--hang-timeout=5",), "--hang-timeout changed nothing: it is about workers (-n), and there are none"),
+    "accept changes": (
+        ("--accept-changes",),
+        "--accept-changes changed nothing: it is about resumed runs and baselines, and there is none",
+    ),
+    "baseline": (("--baseline=latest",), "--baseline changed nothing: no test of this run has the gate no_regression"),
+    "nothing": ((), None),
+}
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), IDLE.values(), ids=IDLE)
+def test_an_option_that_concerns_nothing_is_named_by_run_json_and_reports(
+    project: Project, arguments: tuple[str, ...], sentence: str | None
+) -> None:
+    run = project.write(test_a=PLAIN).run_inline("--run-id", "r", *arguments)
+    assert [idle[: len(sentence or "")] for idle in run.facts["idle_options"]] == ([sentence] if sentence is not None else [])
+    assert sentence is None or sentence.partition(":")[0] in run.output
+    assert sentence is None or sentence.partition(":")[0] in (run.run_dir / "report.md").read_text("utf-8")
+    assert ("changed nothing" in run.output) == (sentence is not None)
+
+
+def test_options_that_concern_an_eval_are_not_named(project: Project) -> None:
+    project.write(test_a=WITH_SPOTS).run_inline("--run-id", "before")
+    run = project.run_inline("--run-id", "r", "--spot=2", "--coordinates=unit", "--baseline=latest", "--accept-changes")
+    assert run.facts["idle_options"] == []
+    assert {path.name: path.read_text() for path in run.run_dir.rglob("spots.txt")} == {"spots.txt": "2"}
+
+
+def test_an_option_of_a_settings_file_may_be_meant_for_other_runs(project: Project) -> None:
+    (project.root / "evalharness.toml").write_text("spot = 2\nhang_timeout = 5\n")
+    assert project.write(test_a=PLAIN).run_inline().facts["idle_options"] == []
+
+
+def test_coordinates_without_overlay_are_refused_by_generate(project: Project) -> None:
+    code, said = project.evalharness("generate", "--backend", "fake", "--prompt", "x", "--coordinates", "unit")
+    assert (code, "--coordinates says how --overlay draws boxes; give --overlay PICTURE" in said) == (2, True)
