@@ -21,7 +21,7 @@ import copy
 import reprlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from inspect import getattr_static
+from inspect import getattr_static, signature
 from types import FunctionType, MethodType
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -99,11 +99,16 @@ class GenerationPlugin:
 
     def hf_stopping_criteria(self, prompt_lengths: Sequence[int]) -> list[Any]:
         """Return stopping criteria; `row[prompt_length:]` is exactly the new tokens of that row."""
-        return list(self.plugin.hf_stopping_criteria(list(prompt_lengths))) if "hf_stopping_criteria" in self.hooks else []
+        return _listed(self.plugin.hf_stopping_criteria(list(prompt_lengths))) if "hf_stopping_criteria" in self.hooks else []
 
     def hf_logits_processor(self, prompt_lengths: Sequence[int]) -> list[Any]:
         """Return logits processors; `row[prompt_length:]` is exactly the new tokens of that row."""
-        return list(self.plugin.hf_logits_processor(list(prompt_lengths))) if "hf_logits_processor" in self.hooks else []
+        return _listed(self.plugin.hf_logits_processor(list(prompt_lengths))) if "hf_logits_processor" in self.hooks else []
+
+
+def _listed(made: Any) -> list[Any]:
+    """Return what a hook gave: a list of objects, one object, or None for none."""
+    return [] if made is None else list(made) if isinstance(made, (list, tuple)) else [made]
 
 
 class RowWatchers:
@@ -160,6 +165,13 @@ def _has(plugin: Any, hook: str, name: str) -> bool:
     found = getattr(plugin, hook, None)
     if found is not None and not callable(found):
         raise CapabilityError(f"plugin {name!r} has {hook} = {reprlib.repr(found)}, which is no method; write {_HOOKS[hook]}")
+    if found is not None:
+        try:
+            signature(found).bind(*[None] * (1 + _HOOKS[hook].count(",")))
+        except TypeError as error:
+            raise CapabilityError(f"plugin {name!r}: {hook} is called as {_HOOKS[hook]}, and {error}") from None
+        except ValueError:
+            pass  # some builtins have no signature
     return found is not None
 
 

@@ -313,6 +313,8 @@ class ModelLoadConfig:
     def __post_init__(self) -> None:
         for name in ("model_name_or_path", "adapter_path", "torch_dtype", "device"):
             object.__setattr__(self, name, plain_name(getattr(self, name)))
+        if isinstance(self.device, int):
+            raise ContractTypeError(f"model.device must be a str, got {self.device!r}; did you mean 'cuda:{self.device}'?")
         check_text("model.model_name_or_path", self.model_name_or_path)
         if not self.model_name_or_path.strip():
             raise ContractValueError("model.model_name_or_path is empty; give the path of a checkpoint directory")
@@ -338,7 +340,7 @@ class ModelLoadConfig:
                 raise ContractValueError(f"model.{name} names {place!r}, where there are no weights in memory; give cpu or a GPU")
 
 
-@named_arguments()
+@named_arguments(thinking="enable_thinking", marks="thinking_marks")
 @dataclass(frozen=True)
 class ChatTemplateOptions:
     """How messages become the prompt; thinking is off by default. `thinking_marks` open and close a thought."""
@@ -410,8 +412,13 @@ class VllmEngineOptions:
         check_integer("vllm.tensor_parallel_size", self.tensor_parallel_size, minimum=1)
         check_integer("vllm.pipeline_parallel_size", self.pipeline_parallel_size, minimum=1)
         check_text("vllm.distributed_executor_backend", self.distributed_executor_backend, optional=True)
-        for name, value in self.extra:
-            check_json(f"vllm.extra.{name}", value)
+        extra = self.extra.items() if isinstance(self.extra, Mapping) else self.extra
+        check_sequence("vllm.extra", list(extra) if isinstance(self.extra, Mapping) else extra, "(name, value) pairs")
+        for pair in extra:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
+                raise ContractTypeError(f"vllm.extra must hold (name, value) pairs such as ('max_num_seqs', 64), got {pair!r}")
+            check_json(f"vllm.extra.{pair[0]}", pair[1])
+        object.__setattr__(self, "extra", tuple((name, value) for name, value in extra))
         if self.gpu_memory_utilization is not None:
             check_number("vllm.gpu_memory_utilization", self.gpu_memory_utilization, integer=False, above=0.0, maximum=1.0)
         check_integer("vllm.max_model_len", self.max_model_len, minimum=1, optional=True)

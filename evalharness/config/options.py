@@ -94,7 +94,10 @@ class RunConfig:
         metavar="PATH",
     )
     download: bool = option(
-        _FLAG, "Fetch checkpoints from the hub that its cache does not have (default: only use those that are there)", default=False
+        _FLAG,
+        "Fetch checkpoints from the hub that its cache does not have (default: only use those that are there)",
+        default=False,
+        not_for=("fake",),
     )
     base_model: Path | None = option(
         Folder(or_hub_name=True),

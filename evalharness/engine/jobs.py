@@ -6,7 +6,7 @@ Knows nothing about how a job then runs (stream.py).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -44,6 +44,22 @@ def split_options(options: GenerationOptions, can: Capabilities) -> tuple[Genera
         ignored += [f"{key}={extras[key]!r}" for key in unknown]
         changes["extra_generation_kwargs"] = {key: value for key, value in extras.items() if key not in unknown}
     return (replace(options, **changes) if changes else options), tuple(ignored)
+
+
+_OF_SAMPLING = ("top_k", "min_p", "typical_p")
+
+
+def idle_options(options: GenerationOptions) -> Iterator[tuple[str, str]]:
+    """Yield the options, as `options.name=value`, that change no answer beside the others, and why."""
+    if options.pad_token_id is not None:
+        yield f"options.pad_token_id={options.pad_token_id}", WITHOUT_EFFECT["options.pad_token_id"]
+    if options.logprobs_kind != "raw" and not options.logprobs:
+        yield f"options.logprobs_kind={options.logprobs_kind!r}", "no log-probabilities are asked for; set logprobs=True"
+    if not options.samples:
+        sampling = {name: value for name, value in options.extra_generation_kwargs.items() if name in _OF_SAMPLING}
+        if options.top_p != 1.0:
+            sampling["top_p"] = options.top_p
+        yield from ((f"options.{name}={value!r}", "decoding is greedy; set a temperature above 0") for name, value in sampling.items())
 
 
 def check_plugin(plugin: GenerationPlugin, backend: str, can: Capabilities, request_types: Iterable[RequestType]) -> None:
@@ -225,8 +241,8 @@ class JobMaker:
                 self._notice_thinking(backend, owner)
         honoured = {key: self._honoured(backend, value) for key, value in {id(options): options for *_, options in numbered}.items()}
         for value, _ in honoured.values():
-            if value.pad_token_id is not None:
-                self._notice(f"options.pad_token_id={value.pad_token_id} changes no answer: {WITHOUT_EFFECT['options.pad_token_id']}")
+            for name, reason in idle_options(value):
+                self._notice(f"{name} changes nothing: {reason}")
             backend.check_plan(builder.sampling_plan(value))
         each = tuple(JobRequest(position, request, *honoured[id(options)], builder) for position, request, options in numbered)
         return Job(backend, note, weight_version, each)

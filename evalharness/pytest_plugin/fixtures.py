@@ -61,6 +61,8 @@ def _spec_of(request: pytest.FixtureRequest) -> EngineSpec:
             "tell which: take `engine` as an argument, or mark the test with @pytest.mark.usefixtures('engine'), and it runs on each",
             pytrace=False,
         )
+    if registry.is_absent(request.param):
+        pytest.skip(f"this run has no engine on {request.param}: {', '.join(spec.id for spec in engines)}")
     return registry.engine_of(request.param)
 
 

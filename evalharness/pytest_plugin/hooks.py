@@ -289,10 +289,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, No
     try:
         if any(takes(metafunc, name) for name in _FIXTURES):
             refuse_misspelt_markers(metafunc)
-        if not takes(metafunc, "engine"):
+        if not (takes(metafunc, "engine") and takes(metafunc, "case")):
             refuse_idle_gates(metafunc)
-            if marker is None or not takes(metafunc, "case"):
-                return  # another plugin's fixtures of the same names
+        if not takes(metafunc, "engine") and (marker is None or not takes(metafunc, "case")):
+            return  # another plugin's fixtures of the same names
         state.registry.parametrize(metafunc, marker)
     except EvalHarnessError as error:
         raise as_collection_error(error) from error
@@ -332,7 +332,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         execution.engines.card_problem = card_problem(context.cards, context.worker)
         if context.worker == "main":
             state.start = partial(_start, config, state)
-        if not plan.units and not any(map(takes_engine, session.items)):
+        plan.plain = [item.nodeid for item in session.items if takes_engine(item) and item.nodeid not in plan.units]
+        if not plan.units and not plan.plain:
             return
         if context.worker == "main":
             execution.engines.check_cache()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +22,7 @@ from evalharness.pytest_plugin.execution.unit_results import UnitJournal, UnitPr
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.run_context import RunContext
-from evalharness.runs.journal import Journal
+from evalharness.runs.journal import Journal, plain_eval, plain_node
 from evalharness.runs.run_file import utc_now
 from evalharness.runs.schema import OutcomeLine, UnitLine
 
@@ -33,11 +32,6 @@ _NO_ENGINE = EngineSpec("", "", "", "")
 def takes_engine(item: pytest.Item) -> bool:
     """Return whether a test, or one of its fixtures, takes the plugin's `engine` by name."""
     return isinstance(item, pytest.Function) and is_ours(fixtures_of_item(item, "engine"))
-
-
-def is_plain_id(nodeid: str, engine_ids: Sequence[str]) -> bool:
-    """Return whether a node id is of a test that takes `engine` and no case: its last parameter is an engine."""
-    return nodeid.endswith(tuple(f"{mark}{engine_id}]" for engine_id in engine_ids for mark in "[-"))
 
 
 @dataclass
@@ -53,20 +47,17 @@ class PlainTest:
     @classmethod
     def of(cls, item: pytest.Item, registry: EvalRegistry) -> PlainTest:
         """Return a test that begins."""
-        path, _, name = item.nodeid.partition("::")
         params = getattr(getattr(item, "callspec", None), "params", {})
         spec, taken = _NO_ENGINE, takes_engine(item)
         if taken:
             with suppress(EvalHarnessError):  # the fixture says what is wrong
                 spec = registry.engine_of(params.get("engine"))
-        function, bracket, parameters = name.removesuffix("]").partition("[")
-        others = parameters.removesuffix(spec.id).removesuffix("-") if spec.id and parameters.endswith(spec.id) else parameters
-        case = Case(id=f"{function.replace('::', '.')}{f'[{others}]' if bracket and others else ''}")
+        node = plain_node(item.nodeid, spec.id)
         record = ItemRecord(
             nodeid=item.nodeid,
-            eval=_eval_name(path, registry),
-            test=function,
-            case=case,
+            eval=plain_eval(node.path, beside_eval=node.path in registry.modules),
+            test=node.test,
+            case=Case(id=node.case_id),
             engine=spec,
             options=(),
             gated=False,
@@ -109,12 +100,6 @@ class PlainTest:
             "duration_s": round(duration_s, 6),
         }
         context.journal.write("row", {**self.record.to_json(), **facts})
-
-
-def _eval_name(path: str, registry: EvalRegistry) -> str:
-    """Return the name under which reports show the tests of a module: its path, so that no other has it, nor an eval in it."""
-    folder, slash, file = path.removesuffix(".py").rpartition("/")
-    return f"{folder}{slash}{file.removeprefix('test_')}{'.plain' if path in registry.modules else ''}"
 
 
 def asks_outside_of_units() -> bool:

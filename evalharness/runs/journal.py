@@ -237,6 +237,27 @@ def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
     return best
 
 
+def parse_plain(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
+    """Return the parts of the id of a test that takes an engine and no case, whose last parameter is the engine; None for any other."""
+    parameters = f"-{nodeid.partition('[')[2].removesuffix(']')}"
+    engine = max((engine_id for engine_id in engine_ids if parameters.endswith(f"-{engine_id}")), key=len, default=None)
+    return None if engine is None else plain_node(nodeid, engine)
+
+
+def plain_node(nodeid: str, engine_id: str) -> EvalNode:
+    """Return the parts of the id of a test without a case, which is a case of its own: all of its name but the engine."""
+    path, _, name = nodeid.partition("::")
+    function, _, parameters = name.removesuffix("]").partition("[")
+    others = f"-{parameters}".removesuffix(f"-{engine_id}")[1:] if engine_id else parameters
+    return EvalNode(path, function, engine_id, function.replace("::", ".") + (f"[{others}]" if others else ""))
+
+
+def plain_eval(path: str, *, beside_eval: bool) -> str:
+    """Return the name under which reports show tests without cases: their module's path, so that nothing else has it."""
+    folder, slash, file = path.removesuffix(".py").rpartition("/")
+    return f"{folder}{slash}{file.removeprefix('test_')}{'.plain' if beside_eval else ''}"
+
+
 def test_name(nodeid: str, path: str, engine_id: str) -> str:
     """Return the test in an eval test's id, given its engine: class, name and other parameters."""
     name, bracket, parameters = nodeid[len(path) + 2 :].partition("[")

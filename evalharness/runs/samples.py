@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from evalharness.api.errors import RecordError
 from evalharness.runs.files import write_atomically
-from evalharness.runs.journal import encode, parse_nodeid
+from evalharness.runs.journal import encode, parse_nodeid, parse_plain, plain_eval
 from evalharness.runs.records import Recorded, RunRecords, set_generations
 from evalharness.runs.schema import EngineEntry, EvalEntry, EvalLine, Row
 
@@ -62,16 +62,16 @@ def _array(elements: Iterable[bytes]) -> bytes:
     return b"[" + b",".join(elements) + b"]"
 
 
-def eval_entries(records: RunRecords, rows: Sequence[Row] = ()) -> list[EvalEntry]:
+def eval_entries(records: RunRecords, rows: Sequence[Row]) -> list[EvalEntry]:
     """Return the evals for run.json: everything but their cases and decoding options, which every row has.
 
-    Generation plugins are in force where something was generated: not in an eval whose `rows` all score given responses.
+    Generation plugins were in force where something was generated: not in an eval whose `rows` have no generations, or score responses.
     """
     entries = [{name: value for name, value in line.items() if name not in ("cases", "options")} for line in records.evals.values()]
     for entry in entries:
         if entry.get("plugins"):
-            made = [row["generation"] for row in rows if row["eval"] == entry["name"] and row["generation"] is not None]
-            if made and all(generation["finish_reason"] == "scored" for generation in made):
+            made = (row["generation"] for row in rows if row["eval"] == entry["name"] and row["generation"] is not None)
+            if all(generation["finish_reason"] == "scored" for generation in made):
                 entry["plugins"] = []
     return [cast("EvalEntry", entry) for entry in entries]
 
@@ -83,16 +83,19 @@ def write_rows(
     nodeids: Iterable[str],
     run_id: str,
     *,
+    plain: Sequence[str] = (),
     reason: str,
     crashes: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Row]:
     """Write samples.jsonl with one row per collected test of an eval, and return the rows; raises `RecordError`.
 
-    A test without a row did not run, for `reason`. `crashes` maps node ids of tests whose worker died to the error.
+    A test without a row did not run, for `reason`. `plain`: node ids of tests that take an engine and no case; those that name their engine
+    get a row, too. `crashes` maps node ids of tests whose worker died to the error.
     """
     evals = records.evals
     # The controller of workers knows only ids, and another test's id may look like an eval's.
-    of_evals = (nodeid for nodeid in nodeids if not evals or nodeid.partition("::")[0] in evals)
+    of_evals = [nodeid for nodeid in nodeids if not evals or nodeid.partition("::")[0] in evals]
+    of_evals += [nodeid for nodeid in plain if parse_plain(nodeid, engines) is not None]
     rows = merge_rows(records, of_evals, missing_row(engines, evals, run_id, reason))
     note_crashes(records, rows, crashes)
     write_samples(run_dir, rows)
@@ -112,15 +115,17 @@ def missing_row(engines: Mapping[str, EngineEntry], evals: Mapping[str, EvalLine
     """Return a function from a node id to the row of a test that never ran, for `reason`; `engines` is by id."""
 
     def row(nodeid: str) -> Row:
-        node = parse_nodeid(nodeid, engines)
+        plain = None if (node := parse_nodeid(nodeid, engines)) is not None else parse_plain(nodeid, engines)
+        node = node or plain
         if node is None:
             raise RecordError(f"{nodeid} was collected as an eval's test, but names none of the engines {', '.join(engines)}")
-        cases = evals[node.path]["cases"] if node.path in evals else {}
+        cases = evals[node.path]["cases"] if node.path in evals and plain is None else {}
+        name = evals.get(node.path, {}).get("name") or Path(node.path).stem.removeprefix("test_")
         case_id = node.case_id if node.case_id in cases else _unescaped(node.case_id)
         facts = cases.get(case_id, {})
         return {
             "nodeid": nodeid,
-            "eval": evals.get(node.path, {}).get("name") or Path(node.path).stem.removeprefix("test_"),
+            "eval": name if plain is None else plain_eval(node.path, beside_eval=node.path in evals),
             "test": node.test,
             "case_id": case_id,
             "group": facts.get("group"),

@@ -40,6 +40,10 @@ class Stopper:
         return self._criteria
 
 
+def HOOK(*given: Any) -> None:  # stands for any hook
+    """Do nothing."""
+
+
 def check(plugin: Any, backend: str = "hf", request_types: tuple[RequestType, ...] = ("text", "vlm")) -> None:
     for one in normalise_plugins([plugin]):
         check_plugin(one, backend, CAN[backend], request_types)
@@ -55,12 +59,12 @@ def test_a_plugin_needs_no_attribute_beside_its_hook(backend: str) -> None:
 
 
 REFUSED = {
-    "backend": ({"backends": "vllm", "watch": id}, "vllm", "hf", "does not work on backend 'hf'; it works on: vllm"),
-    "backends": ({"backends": {"vllm"}, "watch": id}, "vllm", "hf", "does not work on backend 'hf'; it works on: vllm"),
-    "criteria": ({"hf_stopping_criteria": id}, "hf", "vllm", "uses transformers hooks, .* 'vllm' cannot run; use backend 'hf'"),
-    "processor": ({"hf_logits_processor": id}, "hf", "vllm", "uses transformers hooks, .* 'vllm' cannot run; use backend 'hf'"),
-    "watcher": ({"watch": id}, "vllm", "plain", "ends rows by their tokens, .* 'plain' cannot do; use backend 'hf'"),
-    "ban": ({"ban": id}, "hf", "vllm", "bans tokens while a row is written, which backend 'vllm' cannot do"),
+    "backend": ({"backends": "vllm", "watch": HOOK}, "vllm", "hf", "does not work on backend 'hf'; it works on: vllm"),
+    "backends": ({"backends": {"vllm"}, "watch": HOOK}, "vllm", "hf", "does not work on backend 'hf'; it works on: vllm"),
+    "criteria": ({"hf_stopping_criteria": HOOK}, "hf", "vllm", "uses transformers hooks, .* 'vllm' cannot run; use backend 'hf'"),
+    "processor": ({"hf_logits_processor": HOOK}, "hf", "vllm", "uses transformers hooks, .* 'vllm' cannot run; use backend 'hf'"),
+    "watcher": ({"watch": HOOK}, "vllm", "plain", "ends rows by their tokens, .* 'plain' cannot do; use backend 'hf'"),
+    "ban": ({"ban": HOOK}, "hf", "vllm", "bans tokens while a row is written, which backend 'vllm' cannot do"),
 }
 
 
@@ -75,7 +79,7 @@ def test_a_plugin_is_refused_where_it_cannot_work(attributes: dict[str, Any], ac
 @pytest.mark.parametrize("flags", [{}, {"watches_tokens": False, "bans_tokens": False, "uses_hf_logits_processor": False}])
 @pytest.mark.parametrize("hook", ["watch", "ban", "hf_stopping_criteria", "hf_logits_processor", "postprocess_text"])
 def test_a_hook_is_known_by_being_there_whatever_else_the_plugin_says(hook: str, flags: dict[str, bool]) -> None:
-    (plugin,) = normalise_plugins([SimpleNamespace(**flags, **{hook: id})])
+    (plugin,) = normalise_plugins([SimpleNamespace(**flags, **{hook: HOOK})])
     assert plugin.hooks == {hook}
     assert (plugin.watches_tokens, plugin.bans_tokens) == (hook == "watch", hook == "ban")
     assert plugin.uses_hf_hooks == hook.startswith("hf_")
@@ -111,8 +115,8 @@ def test_a_class_a_plugin_outside_of_a_list_and_a_hook_that_is_no_method_are_ref
 
 def test_a_plugin_for_other_backends_or_requests_is_refused() -> None:
     with pytest.raises(CapabilityError, match="it works on: none"):
-        check(SimpleNamespace(backends=(), watch=id))
-    plugin = SimpleNamespace(name="boxes", request_types=("vlm",), watch=id)
+        check(SimpleNamespace(backends=(), watch=HOOK))
+    plugin = SimpleNamespace(name="boxes", request_types=("vlm",), watch=HOOK)
     check(plugin, request_types=("vlm",))
     with pytest.raises(RuntimeError, match="^plugin 'boxes' does not take text requests; it takes: vlm"):
         check(plugin, request_types=("text", "vlm"))
@@ -193,7 +197,7 @@ def test_a_helper_with_a_name_of_its_own_or_a_private_one_is_left_alone(name: st
 
 def test_helpers_data_and_classes_beside_hooks_are_left_alone() -> None:
     check(type("Capped", (), {"postprocess_text": lambda self, text: text, "postprocess_texts": lambda self, texts: texts})())
-    check(SimpleNamespace(ban=id, postprocess=True, watchs=[1], wach=Quoting))
+    check(SimpleNamespace(ban=HOOK, postprocess=True, watchs=[1], wach=Quoting))
 
 
 @pytest.mark.parametrize("kind", [property, cached_property])
@@ -201,7 +205,7 @@ def test_a_property_is_neither_a_misspelt_hook_nor_read(kind: Any) -> None:
     def read(self: Any) -> None:
         raise AssertionError("a check of names reads no values")
 
-    check(type("Proud", (), {"postprocess": kind(read), "watch": id})())
+    check(type("Proud", (), {"postprocess": kind(read), "watch": HOOK})())
 
 
 @pytest.mark.parametrize(
@@ -209,6 +213,20 @@ def test_a_property_is_neither_a_misspelt_hook_nor_read(kind: Any) -> None:
 )
 def test_no_ready_plugin_is_taken_for_a_misspelt_one(plugin: Any) -> None:
     check(plugin)
+
+
+@pytest.mark.parametrize(("made", "listed"), [(None, []), ("one", ["one"]), (["a", "b"], ["a", "b"]), (("a",), ["a"])], ids=repr)
+def test_a_hook_for_a_batch_may_give_one_object_or_none(made: Any, listed: list[Any]) -> None:
+    (plugin,) = normalise_plugins([SimpleNamespace(hf_logits_processor=lambda lengths: made, hf_stopping_criteria=lambda lengths: made)])
+    assert plugin.hf_logits_processor([3]) == plugin.hf_stopping_criteria([3]) == listed
+
+
+@pytest.mark.parametrize(("hook", "arguments"), [("watch", ()), ("watch", (1, 2)), ("ban", (1,)), ("postprocess_text", ())])
+def test_a_hook_with_other_arguments_is_refused(hook: str, arguments: tuple[int, ...]) -> None:
+    names = ", ".join(f"argument_{number}" for number in arguments)
+    plugin = SimpleNamespace(name="p", **{hook: eval(f"lambda {names}: None")})
+    with pytest.raises(CapabilityError, match=rf"^plugin 'p': {hook} is called as {hook}\(.*\), and (missing|too many)"):
+        check(plugin)
 
 
 @pytest.mark.engine

@@ -16,6 +16,7 @@ from hypothesis import given, strategies as st
 
 from evalharness.api.errors import ContractTypeError, ContractValueError
 from evalharness.api.options import (
+    ChatTemplateOptions,
     DecodeOptions,
     GenerationOptions,
     ModelLoadConfig,
@@ -297,6 +298,10 @@ NAMED_ELSEWHERE: dict[str, tuple[type, dict[str, Any], str]] = {
     "preprocess": (VlmPreprocessOptions, {"max_pixel": 5}, r"did you mean 'max_pixels'\? known: max_pixels"),
     "stops": (StopOptions, {"stop_strings": ["x"]}, r"did you mean stop\?"),
     "ids": (TokenGenerationRequest, {"input_ids": [1]}, r"did you mean prompt_token_ids\?"),
+    "number of a device": (ModelLoadConfig, {"model_name_or_path": "x", "device": 1}, r"did you mean 'cuda:1'\?"),
+    "thinking": (ChatTemplateOptions, {"thinking": True}, r"did you mean enable_thinking\?"),
+    "half pairs": (VllmEngineOptions, {"extra": ["max_num_seqs"]}, r"vllm\.extra must hold \(name, value\) pairs"),
+    "one text": (VllmEngineOptions, {"extra": "max_num_seqs=3"}, r"vllm\.extra must be a sequence of \(name, value\) pairs"),
     "prompt": (TextGenerationRequest, {"prompt": "x"}, r"did you mean messages="),
 }
 
@@ -310,6 +315,11 @@ def test_what_other_libraries_call_an_argument_gets_its_name_here(kind: Any, giv
 def test_a_named_option_among_extras_is_refused_with_its_name() -> None:
     with pytest.raises(ContractValueError, match="max_tokens would override a named option; set that one instead: max_new_tokens"):
         GenerationOptions.from_mapping({"max_tokens": 5})
+
+
+def test_further_arguments_of_vllm_are_a_mapping_or_pairs() -> None:
+    made = VllmEngineOptions(extra={"max_num_seqs": 3})  # type: ignore[arg-type]
+    assert made == VllmEngineOptions(extra=(("max_num_seqs", 3),))
 
 
 def test_paths_and_torchs_own_types_are_taken_where_their_names_are() -> None:

@@ -35,6 +35,7 @@ from evalharness.api.requests import GenerationFailure, GenerationResult, TextGe
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.backends.base import Capabilities, Completion
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
+from evalharness.backends.option_support import SCRIPTED
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine, EngineWarning
 
@@ -480,6 +481,7 @@ def test_its_description_is_plain_json_with_template_and_context() -> None:
     facts = json.loads(json.dumps(Engine(FakeBackend.from_answers(["x"], max_model_len=99)).describe()))
     assert facts == {
         "backend": "fake",
+        "options_without_effect": list(SCRIPTED),
         "template_sha256": facts["template_sha256"],
         "enable_thinking": False,
         "template_knows_enable_thinking": False,

@@ -16,6 +16,7 @@ import pytest
 
 from evalharness.api.errors import BackendError, ConfigError, ContractValueError, RequestsFailed, UnsupportedOption
 from evalharness.api.options import (
+    ChatTemplateOptions,
     DecodeOptions,
     GenerationOptions,
     ModelLoadConfig,
@@ -43,6 +44,7 @@ LOADING: dict[str, Any] = {
     "model.allow_pickle": True,
     "model.variant": "text",
     "model.adapter_path": "lora",
+    "model.download": True,
     "preprocess.max_pixels": 5000,
     "preprocess.min_pixels": 5000,
     "preprocess.do_resize": False,
@@ -222,6 +224,75 @@ def test_a_generation_option_changes_scripted_answers_or_is_listed_as_without_ef
 def real(torch_in_one_thread: None) -> Iterator[Engine]:
     with build_engine("hf", ModelLoadConfig(ROOT / "fixtures/checkpoints/final", torch_dtype="float32", device="cpu")) as engine:  # type: ignore[arg-type]
         yield engine
+
+
+IDLE: dict[str, tuple[dict[str, Any], str]] = {
+    "top_p": ({"top_p": 0.5}, r"options\.top_p=0\.5 changes nothing: decoding is greedy; set a temperature above 0"),
+    "top_k": ({"extra_generation_kwargs": {"top_k": 3}}, r"options\.top_k=3 changes nothing: decoding is greedy"),
+    "do_sample": ({**SAMPLED, "do_sample": False, "top_p": 0.5}, r"options\.top_p=0\.5 changes nothing: decoding is greedy"),
+    "logprobs_kind": ({"logprobs_kind": "processed"}, "options.logprobs_kind='processed' changes nothing: no log-probabilities are asked"),
+}
+
+
+@pytest.mark.parametrize(("values", "notice"), IDLE.values(), ids=IDLE)
+def test_an_option_that_others_make_idle_is_announced(values: dict[str, Any], notice: str) -> None:
+    said: list[str] = []
+    backend = FakeBackend.from_answers(["x"])
+    backend.capabilities = replace(backend.capabilities, supports_processed_logprobs=True)  # type: ignore[misc]
+    answers(Engine(backend, on_notice=said.append), GenerationOptions(**values))
+    assert [bool(re.match(notice, sentence)) for sentence in said] == [True]
+
+
+TEMPLATES: dict[str, Any] = {
+    "add_generation_prompt": False,
+    "tokenize": True,
+    "enable_thinking": True,
+    "continue_final_message": True,
+    "thinking_marks": ("how?", "well"),
+}
+STOPS_AND_DECODING: dict[str, StopOptions | DecodeOptions] = {
+    "stop": StopOptions(stop=("w",)),
+    "stop_token_ids": StopOptions(stop_token_ids=(FakeBackend.from_answers(["x"]).tokenizer.encode("w")[0],)),
+    "include_in_text": StopOptions(stop=("w",), include_in_text=True),
+    "skip_special_tokens": DecodeOptions(skip_special_tokens=False),
+    "clean_up_tokenization_spaces": DecodeOptions(clean_up_tokenization_spaces=True),
+    "strip_whitespace": DecodeOptions(strip_whitespace=False),
+}
+
+
+@pytest.mark.parametrize("name", STOPS_AND_DECODING)
+def test_every_stop_and_way_of_decoding_changes_the_text(name: str) -> None:
+    assert set(STOPS_AND_DECODING) == {option.name for kind in (StopOptions, DecodeOptions) for option in fields(kind)}
+    given = STOPS_AND_DECODING[name]
+    field = "stop" if isinstance(given, StopOptions) else "decode"
+    around = {"stop": StopOptions(stop=("w",))} if name == "include_in_text" else {}
+    engine = Engine(FakeBackend.from_answers([" <|im_start|>don 't how"]))
+    before, after = (answers(engine, GenerationOptions(**values)) for values in (around, {field: given}))
+    if name == "clean_up_tokenization_spaces":  # of tokenizers that write words apart: tests/contract
+        assert after == before
+    else:
+        assert after["text"] != before["text"]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_option_of_the_chat_template_changes_the_prompt_or_its_reading_or_is_refused(name: str) -> None:
+    assert set(TEMPLATES) == {option.name for option in fields(ChatTemplateOptions)}
+    more = {"add_generation_prompt": False} if name == "continue_final_message" else {}
+    said: list[str] = []
+
+    def made(**values: Any) -> Any:
+        template = ChatTemplateOptions(**{**more, **values})
+        return answers(Engine(FakeBackend.from_answers(["how? x"]), chat_template=template, on_notice=said.append), GenerationOptions())
+
+    before = made()
+    if name == "tokenize":
+        with pytest.raises(TypeError, match="tokenize"):
+            made(tokenize=True)
+    elif name == "enable_thinking":
+        made(enable_thinking=True)
+        assert said == ["thinking was asked for, but the chat template does not know enable_thinking: the prompts are as without it"]
+    else:
+        assert made(**{name: TEMPLATES[name]}) != before
 
 
 SAME_BY_DESIGN = {"use_cache", "max_thinking_tokens", "decode"}

@@ -139,6 +139,15 @@ def test_a_plugin_of_the_run_is_not_in_force_where_given_responses_are_scored(pr
     assert [entry["plugins"] for entry in run.facts["evals"]] == [[]]
 
 
+def test_a_plugin_that_was_refused_was_not_in_force(project: Project) -> None:
+    own = HEADER + "class OfImages:\n    request_types = ('vlm',)\n    def postprocess_text(self, text): return text\n"
+    own += "pytestmark = pytest.mark.eval(cases=cases, request=ask, plugins=[OfImages()])\ndef test_s(case, generation): pass\n"
+    run = project.write(test_a=own).run_inline()
+    assert run.counts == {"error": 4}
+    assert "plugin 'OfImages' does not take text requests; it takes: vlm" in run.rows[0]["problem"]
+    assert [entry["plugins"] for entry in run.facts["evals"]] == [[]]
+
+
 def test_plugins_that_would_never_be_called_are_refused_when_tests_are_collected(project: Project) -> None:
     for plugin in ("object()", "BalancedJsonStop", "type('P', (), {'watchs': lambda self, t: None})()"):
         own = HEADER + "from evalharness.generation_plugins import BalancedJsonStop\n"

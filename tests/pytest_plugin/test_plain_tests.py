@@ -149,7 +149,7 @@ REFUSED = {
         "def test_s(request): request.getfixturevalue('engine')",
         "this run has 2 engines (fake:a, fake:b), and request",
     ),
-    "unknown": ("@pytest.mark.parametrize('engine', ['hf'], indirect=True)\ndef test_s(engine): pass", "engine 'hf' is none of this run"),
+    "unknown": ("@pytest.mark.parametrize('engine', ['hff'], indirect=True)\ndef test_s(engine): pass", "engine 'hff' is none of this run"),
     "ambiguous": (
         "@pytest.mark.parametrize('engine', ['fake'], indirect=True)\ndef test_s(engine): pass",
         "engine 'fake' could be fake:a or fake:b; engines of this run: fake:a, fake:b",
@@ -165,6 +165,14 @@ def test_an_engine_that_is_not_clear_is_a_clear_failure(project: Project, test: 
     assert run.exit_code != 0
     assert problem in run.output
     assert "Traceback" not in run.output
+
+
+def test_a_backend_that_is_none_of_the_run_is_skipped(project: Project) -> None:
+    test = "@pytest.mark.parametrize('engine', ['fake', 'vllm'], indirect=True)\ndef test_s(engine): ask(engine, 'x')\n"
+    run = project.write(test_a=HEADER + test).run_inline("-rs")
+    assert run.exit_code == 0
+    assert "this run has no engine on vllm: fake:echo" in run.output
+    assert run.outcomes == {"test_s/test_s[fake]": "pass"}
 
 
 def test_a_test_of_cases_cannot_choose_its_engines(project: Project) -> None:
@@ -185,3 +193,24 @@ def test_a_run_id_that_is_taken_is_refused(project: Project, tmp_path: Path) -> 
     before = (project.root / "reports/one/samples.jsonl").read_bytes()
     assert "run 'one' exists already" in project.run_inline("--run-id", "one").output
     assert (project.root / "reports/one/samples.jsonl").read_bytes() == before
+
+
+def test_a_gate_on_a_test_without_cases_is_refused_as_it_would_never_be_judged(project: Project) -> None:
+    project.write(test_a=HEADER + "@pytest.mark.gate('pass_rate >= 1')\ndef test_s(engine): ask(engine, 'x')\n")
+    assert "test_s has a gate, but no cases to judge; take `case` and `generation` or `score`" in project.run_inline().output
+
+
+def test_a_test_that_never_ran_has_a_row_that_says_so(project: Project) -> None:
+    never = "@pytest.mark.parametrize('n', [1])\ndef test_t(engine, n): pass\n"
+    project.write(test_a=HEADER + "def test_s(engine): assert ask(engine, 'x') == 'y'\n" + never)
+    run = project.run_inline("-x")
+    assert run.outcomes == {"test_s/test_s": "fail", "test_t/test_t[1]": "skip"}
+    assert run.row("test_t[1]")["problem"].startswith("not run: stopping after 1 failures")
+    assert (run.row("test_t[1]")["eval"], run.row("test_t[1]")["engine"]) == ("a", "fake:echo")
+
+
+@pytest.mark.slow
+def test_a_test_whose_worker_dies_is_an_error_row(project: Project) -> None:
+    project.write(test_a=HEADER + "import os\ndef test_s(engine): ask(engine, 'x'); os._exit(3)\ndef test_t(engine): pass\n")
+    run = project.run(mode="n2")
+    assert run.outcomes == {"test_s/test_s": "error", "test_t/test_t": "pass"}

@@ -136,7 +136,7 @@ def test_an_untrained_adapter_is_noticed_and_one_without_its_base_a_usage_error(
     folder = write_adapter(project.root / "zero", tensors, r=1, base="nobody/knows", layers_to_transform=0)
     refused = run(project, folder)
     assert (refused.exit_code, refused.opened_no_run) == (4, True)
-    assert "give it with --base-model PATH, nothing is downloaded" in refused.output
+    assert "or give its folder with --base-model PATH" in refused.output
     found = run(project, folder, arguments=(*OPTIONS, f"--base-model={checkpoints / 'checkpoint-10'}"))
     assert ["every B is zero" in notice for notice in found.facts["notices"]] == [True]
 

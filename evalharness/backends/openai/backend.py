@@ -128,6 +128,8 @@ class OpenAIBackend:
     def __init__(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions, server_options: ServerOptions) -> None:
         url = base_url(server_options.server, server_options.base_url)
         self._flavour_name, self._flavour = server_options.server, FLAVOURS[server_options.server]
+        if server_options.adapter_dir is not None and self._flavour.adapters is None:
+            raise ConfigError(f"server {self._flavour_name!r} loads no adapters, so it needs no folder for them; leave --adapter-dir out")
         self._take_companions(*read_companions(config, preprocess))
         self._concurrency = server_options.concurrency
         self._ids_refused = False

@@ -21,9 +21,9 @@ from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, U
 from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import start_run
-from evalharness.pytest_plugin.plain_tests import is_plain_id
 from evalharness.pytest_plugin.reporting import REPORTING, Progress, announce, cannot_begin
 from evalharness.pytest_plugin.session import STATE
+from evalharness.runs.journal import parse_plain
 from evalharness.runs.workers import CaseSeconds
 
 
@@ -182,10 +182,11 @@ class Controller:
                 state.context.resumed.check_collected(ids)
             except EvalHarnessError as error:
                 raise pytest.UsageError(redactor().text(str(error))) from error
+        plan.plain = [nodeid for nodeid in ids if nodeid not in plan.units and parse_plain(nodeid, state.registry.engine_ids) is not None]
         if state.has_started_run:
             return
         if not plan.units:
-            if any(is_plain_id(nodeid, state.registry.engine_ids) for nodeid in ids):
+            if plan.plain:
                 self._start()
             else:  # a session without evals ends as it would without evalharness
                 self._remove_signs()

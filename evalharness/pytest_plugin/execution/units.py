@@ -132,6 +132,8 @@ class UnitPlan:
 
     def __init__(self) -> None:
         self.units: dict[str, UnitKey] = {}
+        self.plain: list[str] = []
+        """Node ids of tests that take an engine and no case."""
         self._cases: dict[UnitKey, list[Case]] = {}
         self._case_ids: dict[str, str] = {}
         self._tests_left: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)

@@ -86,7 +86,8 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     records = read_records(run_dir)
     engines = {spec.id: spec.to_json() for spec in state.registry.known_engines}
     reason = interrupted or "the session ended before it"
-    rows = write_rows(run_dir, records, engines, state.execution.plan.units, context.run.run_id, reason=reason, crashes=crashes)
+    plan = state.execution.plan
+    rows = write_rows(run_dir, records, engines, plan.units, context.run.run_id, plain=plan.plain, reason=reason, crashes=crashes)
     records.forget_cases()
     problems = list(records.problems)
     functions = _load_functions(config, records.evals, problems)
@@ -99,7 +100,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     baseline, no_regression = at_start.get("baseline"), None
     if baseline is not None:
         path = Path(baseline["path"]) if baseline["path"] else None
-        facts: RunFile = {**at_start, "engines": entries, "evals": eval_entries(records)}
+        facts: RunFile = {**at_start, "engines": entries, "evals": eval_entries(records, rows)}
         no_regression = RegressionJudge(path, facts, baseline["problem"], anyway=context.run.accept_changes)
     why_not_run = interrupted or origin.why_not_run
     judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression)
