@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalharness.api.cases import folder_name, one_test_per_case
-from evalharness.api.errors import BROKEN, DONE, ConfigError, EvalHarnessError, RecordError, did_you_mean
+from evalharness.api.errors import BROKEN, DONE, ConfigError, ContractTypeError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.api.options import GenerationOptions
 from evalharness.cli.commands.generate import OF_RUNS
 from evalharness.cli.framework import PATH, command, find_run, own_stdout, project_root, resolve_options, run_options
@@ -190,7 +190,9 @@ def _checked(row: Row, run_dir: Path) -> Row:
         read_verdict(row)
         wrong_cases([row])
         _options(row)
-        str(row["tags"]["mission"])
+        texts = [row["tags"]["mission"], row["details"]["ticket_key"], *filter(None, row["details"]["reasons"])]
+        if not all(isinstance(text, str) for text in texts):
+            raise ContractTypeError("mission, ticket_key and reasons must be texts")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         where = f"{run_dir / 'samples.jsonl'}: the row of {row.get('case_id')!r}"
         raise RecordError(f"{where} is not a verdict: {type(error).__name__}: {error}") from error

@@ -161,6 +161,10 @@ def test_verdicts_under_other_rules_or_of_no_ticket_are_refused(project: Project
     damaged = samples.read_text("utf-8").replace('"prediction":"pass"', '"prediction":"maybe"', 1)
     samples.write_text(damaged, "utf-8")
     assert "is not a verdict: ContractValueError: label must be pass or fail" in " ".join(search(project, code=2).split())
+    for written, other in (('"mission":"', '"mission":5,"was":"'), ('"reasons":[', '"reasons":[5,')):
+        samples.write_text(damaged.replace('"maybe"', '"pass"').replace(written, other, 1), "utf-8")
+        shown = " ".join(search(project, code=2).split())
+        assert "is not a verdict: ContractTypeError: mission, ticket_key and reasons must be texts" in shown
     samples.write_text("")
     assert "holds verdicts of no ticket on fake:answers" in " ".join(search(project, code=2).split())
 
