@@ -49,6 +49,14 @@ def test_options_that_concern_an_eval_are_not_named(project: Project) -> None:
     assert {path.name: path.read_text() for path in run.run_dir.rglob("spots.txt")} == {"spots.txt": "2"}
 
 
+def test_options_of_evals_are_named_where_tests_ask_the_engine_themselves(project: Project) -> None:
+    project.write(test_a="def test_s(engine): pass\n")
+    given = ("--temperature=0", "--seed=0", "--num-samples=1", "--plugin=balanced-json-stop", "--limit=1", "--data=.")
+    idle = project.run_inline(*given).facts["idle_options"]
+    assert {sentence.partition(" ")[0] for sentence in idle} == {option.partition("=")[0] for option in given}
+    assert {sentence.partition(" ")[2] for sentence in idle} == {"changed nothing: it is about evals, and this run has none"}
+
+
 def test_an_option_of_a_settings_file_may_be_meant_for_other_runs(project: Project) -> None:
     (project.root / "evalharness.toml").write_text("spot = 2\nhang_timeout = 5\n")
     assert project.write(test_a=PLAIN).run_inline().facts["idle_options"] == []

@@ -14,6 +14,7 @@ import pytest
 from evalharness.analysis.eval_functions import EvalFunctions, across_engines, aggregate_rows, noting_failure, table_entries, write_outputs
 from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_run
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
+from evalharness.config.options import DECODING
 from evalharness.pytest_plugin._pytest_internals import import_module
 from evalharness.pytest_plugin.eval_module import data_folder, marks_of
 from evalharness.pytest_plugin.execution.takeover import forget_in_flight
@@ -126,6 +127,10 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     return run, rows
 
 
+_OF_EVALS = (*DECODING, "seed", "num_samples", "plugin", "limit", "shard", "data")
+"""Options of evals' questions and cases; tests without cases say themselves what they ask, and how."""
+
+
 def _idle_options(context: RunContext, evals: Iterable[EvalLine], *, has_spot_checks: bool) -> Iterator[str]:
     """Yield the options of the command line that have turned out to concern nothing in the run."""
     evals, run = list(evals), context.run
@@ -140,6 +145,9 @@ def _idle_options(context: RunContext, evals: Iterable[EvalLine], *, has_spot_ch
     for name, reason in reasons.items():
         if reason is not None and run.origin(name) == "command line" and getattr(run, name):
             yield f"--{name.replace('_', '-')} changed nothing: {reason}"
+    for name in () if evals else _OF_EVALS:
+        if run.origin(name) == "command line" and getattr(run, name) != ():
+            yield f"--{name.replace('_', '-')} changed nothing: it is about evals, and this run has none"
 
 
 def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], problems: list[str]) -> list[EvalFunctions]:
