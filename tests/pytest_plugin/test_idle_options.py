@@ -62,11 +62,11 @@ def test_options_of_questions_are_named_where_responses_are_only_scored(project:
     scored = scored.replace("pytestmark", "def score_given(case): return ScoringRequest('a', 'b')\npytestmark", 1)
     script = project.script({"contains": "a", "logprobs": -0.5, "text": "x"})
     given = ("--model", script, "--temperature=0.5", "--seed=3", "--plugin=balanced-json-stop", "--limit=2")
-    idle = project.write(test_a=scored).run_inline("--run-id=one", *given).facts["idle_options"]
+    idle = project.write(test_a=scored).run_inline("--run-id", "one", *given).facts["idle_options"]
     changed_nothing = "changed nothing: this run only scored given responses"
     assert sorted(idle) == [f"--plugin {changed_nothing}", f"--seed {changed_nothing}", f"--temperature {changed_nothing}"]
     project.write(test_b=PLAIN)
-    assert project.run_inline("--run-id=two", *given).facts["idle_options"] == []
+    assert project.run_inline("--run-id", "two", *given).facts["idle_options"] == []
 
 
 def test_an_option_of_a_settings_file_may_be_meant_for_other_runs(project: Project) -> None:
