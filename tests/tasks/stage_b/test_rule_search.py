@@ -343,6 +343,22 @@ def test_a_ticket_over_budget_is_dropped_and_a_question_over_budget_is_a_failure
     assert {row["question"] for row in rows(tmp_path / "c", FAILURES)} == {"decision", "reflection", "proposal"}
 
 
+def test_a_rule_with_which_a_ticket_cannot_be_asked_is_rejected(tmp_path: Path) -> None:
+    class Short(Model):
+        def __call__(self, prompt: Any) -> FakeAnswer:
+            is_full = LOOSE in prompt.text and "Image1: 很长" in prompt.text
+            return FakeAnswer(invalid="too long") if is_full else super().__call__(prompt)
+
+    tickets = [*TICKETS, Ticket("QC-long", RRU, "pass", ("很长",))]
+    folder = SearchFolder(tmp_path, {})
+    decode = dict.fromkeys((ticket.key for ticket in tickets), stage_b.ONE_VOTE)
+    folder.run(RuleSearch(RRU, tickets, GUIDANCE, decode, SETTINGS, stamp=folder.stamp), Short().engine)
+    (row,) = (row for row in rows(tmp_path, CANDIDATES) if row["text"] == LOOSE)
+    assert (row["decision"], row["failed"]) == ("rejected", ["dropped"])
+    assert row["reasons"] == ["with it 1 ticket cannot be asked, such as QC-long::pass"]
+    assert rows(tmp_path, BENCHMARKS)[-1]["acc"] == rows(tmp_path, BENCHMARKS)[0]["acc"]
+
+
 def _prompts(model: Model, root: Path) -> list[str]:
     run(root, model)
     return model.asked
