@@ -30,9 +30,9 @@ _NO_ENGINE = EngineSpec("", "", "", "")
 
 
 def takes_engine(item: pytest.Item) -> bool:
-    """Return whether a test, or one of its fixtures, takes the plugin's `engine` by name, and no case: an eval's may have none to run."""
-    takes = [name for name in ("engine", "case") if isinstance(item, pytest.Function) and is_ours(fixtures_of_item(item, name))]
-    return takes == ["engine"]
+    """Return whether a test, or one of its fixtures, takes the plugin's `engine` by name; an eval may have none for it here."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return params.get("engine", "") is not None and isinstance(item, pytest.Function) and is_ours(fixtures_of_item(item, "engine"))
 
 
 @dataclass
