@@ -38,7 +38,9 @@ def link(test: str) -> str:
 
 def how(row: dict[str, str]) -> str:
     """Return how a requirement is had here, and where that differs from what the document says."""
-    return " *But:* ".join(part for part in (row["here"], row["differs"]) if part)
+    if not row["here"]:
+        return f"*Not here:* {row['differs']}"
+    return f"{row['here']} *But:* {row['differs']}" if row["differs"] else row["here"]
 
 
 def table(rows: list[dict[str, str]]) -> str:

@@ -85,14 +85,18 @@ class StructuredOutput:
         """Which of the four fields is set."""
         return next(name for name in STRUCTURES if getattr(self, name) is not None)
 
+    @property
+    def value(self) -> Any:
+        """The field that is set, as plain JSON data."""
+        value = getattr(self, self.kind)
+        return list(value) if isinstance(value, tuple) else value
+
     def __hash__(self) -> int:
         return hash(json.dumps(self.to_json(), sort_keys=True))
 
     def to_json(self) -> dict[str, Any]:
         """Return the field that is set, and `optional` where it is, as plain JSON data."""
-        value = getattr(self, self.kind)
-        form = {self.kind: list(value) if isinstance(value, tuple) else value}
-        return {**form, "optional": True} if self.optional else form
+        return {self.kind: self.value, "optional": True} if self.optional else {self.kind: self.value}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> StructuredOutput:

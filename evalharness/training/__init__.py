@@ -1,5 +1,6 @@
 """What training loops call: engines that follow a trainer's weights, and the interfaces of two other systems on top of `Engine`."""
 
+from evalharness.engine.weights import WeightSync as WeightSync
 from evalharness.tool_calls import ToolCall as ToolCall
 from evalharness.training.delayed import (
     DelayedTraining as DelayedTraining,

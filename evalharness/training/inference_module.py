@@ -11,9 +11,11 @@ responses only, sampled answers never come from the cache, and only complete too
 
 from __future__ import annotations
 
+import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,8 +75,8 @@ class InferenceBackend(ABC):
     """
 
     @abstractmethod
-    def generate(self, prompts: Sequence[str], **options: Any) -> InferenceResult:
-        """Return completions of the prompts; `options` as in `InferenceModule.generate`."""
+    def generate(self, prompts: Sequence[str], *, cache: ResponseCache | None = None, **options: Any) -> InferenceResult:
+        """Return completions of the prompts; `options` as in `InferenceModule.generate`. `cache`: where answers may be kept."""
 
     @abstractmethod
     def get_logits(self, prompts: Sequence[Any], responses: Sequence[Any], *, grad: bool | None = None) -> Any:
@@ -93,9 +95,6 @@ class InferenceBackend(ABC):
         """Return completions of the prompts, each after a description of the tools; a backend with a chat template takes that."""
         return self.generate([f"{prompt_part(tools)}\n\n{prompt}" if tools else prompt for prompt in prompts], **options)
 
-    def use_cache(self, cache: ResponseCache | None) -> None:  # noqa: B027 (nothing to do without one)
-        """Take deterministic answers from a cache from here on, None: from none. A backend need not have any."""
-
     def close(self) -> None:  # noqa: B027 (not every backend holds something)
         """Free the model's memory. Idempotent."""
 
@@ -106,6 +105,7 @@ class EngineBackend(InferenceBackend):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._identity = uuid.uuid4().hex
+        self._lock = threading.Lock()
 
     @property
     def model(self) -> Any:
@@ -115,16 +115,20 @@ class EngineBackend(InferenceBackend):
             raise CapabilityError(f"the model of backend {backend.name!r} is not a torch module of this process; take 'huggingface'")
         return backend.model
 
-    def use_cache(self, cache: ResponseCache | None) -> None:
-        """See `InferenceBackend`; a server, or a trainer that shares its model, may change the weights without telling: no cache then."""
+    @contextmanager
+    def _with_cache(self, cache: ResponseCache | None) -> Iterator[None]:
+        """Let the engine use a cache for one call; never where a server, or a trainer that shares its model, may change the weights."""
         if self.engine.name == "openai" or self.engine.weights.is_shared:
             cache = None
-        self.engine.use_cache(cache, {"module": self._identity, "weights": self.engine.weights.id})
+        with self._lock:  # else another thread's call would have this one's cache
+            self.engine.use_cache(cache, {"module": self._identity, "weights": self.engine.weights.id})
+            yield
 
     def generate(
         self,
         prompts: Sequence[str],
         *,
+        cache: ResponseCache | None = None,
         max_new_tokens: int = 256,
         temperature: float = 1.0,
         top_p: float = 1.0,
@@ -138,7 +142,8 @@ class EngineBackend(InferenceBackend):
             self._require_logits()
         requests = [TokenGenerationRequest(bare_prompt(text, self.engine.tokenizer)[1]) for text in prompts]
         generation = _options(max_new_tokens, temperature, top_p, return_logprobs, options)
-        groups = self.engine.generate_samples(requests, generation, num_return_sequences)
+        with self._with_cache(cache):
+            groups = self.engine.generate_samples(requests, generation, num_return_sequences)
         results = [result for group in groups for result in group]
         logits = None
         if return_logits:
@@ -149,16 +154,16 @@ class EngineBackend(InferenceBackend):
     def get_logits(self, prompts: Sequence[Any], responses: Sequence[Any], *, grad: bool | None = None) -> Any:
         """See `InferenceModule.get_logits`."""
         self._require_logits()
+        logits = self.engine.get_logits(prompts, responses, grad=self._grad(grad))
         from evalharness.backends.tensors import without_gaps
 
-        logits = self.engine.get_logits(prompts, responses, grad=self._grad(grad))
         return self._beside_model(without_gaps(logits.values, logits.mask))
 
     def get_logprobs(self, prompts: Sequence[Any], responses: Sequence[Any], *, grad: bool | None = None) -> Any:
         """See `InferenceModule.get_logprobs`."""
-        from evalharness.backends.tensors import without_gaps
-
         scores = self.engine.get_logprobs(prompts, responses, grad=self._grad(grad))
+        from evalharness.backends.tensors import without_gaps  # torch, which what is refused needs not
+
         return self._beside_model(without_gaps(scores.values, scores.mask))
 
     def _logprobs(self, results: Sequence[EngineResult]) -> Any:
@@ -172,9 +177,11 @@ class EngineBackend(InferenceBackend):
         return values.to(self.model.device) if self.engine.backend.capabilities.supports_logits else values
 
     def _grad(self, wanted: bool | None) -> bool:
+        if wanted is not None or not self.engine.backend.capabilities.supports_logits:
+            return bool(wanted)
         from evalharness.backends.tensors import wants_gradients
 
-        return wanted if wanted is not None else self.engine.backend.capabilities.supports_logits and wants_gradients(self.model)
+        return wants_gradients(self.model)
 
     def _require_logits(self) -> None:
         if not self.engine.backend.capabilities.supports_logits:
@@ -193,7 +200,9 @@ class EngineBackend(InferenceBackend):
     ) -> InferenceResult:
         """Return the answer to each prompt, sent as a user turn by the checkpoint's chat template, which offers the tools."""
         requests = [TextGenerationRequest([{"role": "user", "content": text}], tools) for text in prompts]
-        results = self.engine.generate_text_batch(requests, _options(max_new_tokens, temperature, top_p, return_logprobs, options))
+        generation = _options(max_new_tokens, temperature, top_p, return_logprobs, options)
+        with self._with_cache(None):
+            results = self.engine.generate_text_batch(requests, generation)
         return _result(results, self._logprobs(results) if return_logprobs else None)
 
     def close(self) -> None:
@@ -269,10 +278,9 @@ class InferenceModule:
         `Engine.generate_samples` and, for logits, `Engine.get_logits` raise; `CapabilityError` before anything is generated where there
         are none.
         """
-        texts = _texts(prompts)
-        self.backend.use_cache(self.generation_cache if use_cache and self._caches else None)
         return self.backend.generate(
-            texts,
+            _texts(prompts),
+            cache=self.generation_cache if use_cache and self._caches else None,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             top_p=top_p,
@@ -312,9 +320,7 @@ class InferenceModule:
         from the cache.
         """
         tools = read_tools([_whole_schema(tool) for tool in available_tools or ()])
-        texts = _texts(prompts)
-        self.backend.use_cache(None)
-        result = self.backend.generate_with_tools(texts, tools, max_new_tokens=max_new_tokens, temperature=temperature, **options)
+        result = self.backend.generate_with_tools(_texts(prompts), tools, max_new_tokens=max_new_tokens, temperature=temperature, **options)
         answers = [
             self.tool_parser.parse(facts.get("raw_text", text), tools, facts.get("finish_reason", "stop"))
             for text, facts in zip(result.texts, result.metadata, strict=True)

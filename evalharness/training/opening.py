@@ -39,7 +39,7 @@ def open_engine(name: str, model: Any, *, url: str | None = None, **options: Any
 
     `options` are the fields of `ModelLoadConfig` (`dtype`, `device`, `adapter_path`…), `VllmEngineOptions` (`tensor_parallel_size`…, for
     `vllm` any argument of its engine) and `ServerOptions` (`concurrency`…), and those of `build_engine`. Raises `ConfigError` for a name
-    or an option that is unknown, or that means nothing to this engine.
+    or an option that is unknown, or that the engine cannot honour.
     """
     known = sorted({*ENGINES, *known_backends()})
     if name not in known:
@@ -49,9 +49,10 @@ def open_engine(name: str, model: Any, *, url: str | None = None, **options: Any
     if url is not None and not is_server:
         raise ConfigError(f"engine {name!r} runs in this process, so nothing is asked at {url}; leave url out or name a kind of server")
     backend = "openai" if is_server else str(meant.backend)
-    if backend == AUTO and not _VLLM.isdisjoint(options):
+    if backend == AUTO and any(options[option] is not None for option in _VLLM & options.keys()):
         backend = "vllm"  # as on the command line: only it honours them
     _check(name, backend, options)
+    options = {option: value for option, value in options.items() if value is not None}  # None: as if it were not given
     if not isinstance(model, (str, os.PathLike)):
         return _around(name, backend, model, options)
     if companions := sorted(_COMPANIONS & set(options)):
@@ -60,17 +61,13 @@ def open_engine(name: str, model: Any, *, url: str | None = None, **options: Any
     config = ModelLoadConfig(os.fspath(model), torch_dtype=loading.pop("dtype", None), **loading)
     extra = tuple((option, value) for option, value in options.items() if option not in _KNOWN)
     vllm = VllmEngineOptions(**_pick(options, _VLLM | {"max_model_len"}), extra=extra)
-    server = ServerOptions(server=str(meant.server), base_url=url, **_pick(options, _SERVER)) if is_server else None
+    kind: dict[str, Any] = {"server": meant.server, "base_url": url} if is_server else {}
+    server = ServerOptions(**kind, **_pick(options, _SERVER))
     return build_engine(backend, config, vllm_options=vllm, server_options=server, **_pick(options, _BUILDING))
 
 
 def _pick(options: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in names}
-
-
-_HOMES = (("vLLM in this process", _VLLM, "vllm"), ("servers", _SERVER, "openai"))
-_OWN = frozenset({"fake", "hf", "max", "openai", "vllm"})
-"""Backends of which it is known which options they take; a third party's takes what its constructor names."""
 
 
 def _check(name: str, backend: str, options: Mapping[str, Any]) -> None:
@@ -79,9 +76,6 @@ def _check(name: str, backend: str, options: Mapping[str, Any]) -> None:
             other = _OTHER_NAMES.get(option)
             hint = f"; write {other}." if other is not None else did_you_mean(option, _KNOWN) or "."
             raise ConfigError(f"engine {name!r} has no option {option!r}{hint} Known: {', '.join(sorted(_KNOWN))}.")
-        for kind, names, home in _HOMES:
-            if option in names and backend in _OWN - {home} and options.get("fallback_backend") != home:
-                raise ConfigError(f"{option} is an option of {kind}, which engine {name!r} is not here; leave it out")
 
 
 def _around(name: str, backend: str, model: Any, options: Mapping[str, Any]) -> Engine:

@@ -11,6 +11,7 @@ trainer's own model generates (`create_engine("pytorch", model)`), weights that 
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ class TrainerEngine(InferenceEngine):
 
         Raises what `EngineWeights.load_adapter` and `reload` raise; the old weights then stay in use where possible.
         """
-        if is_adapter(Path(adapter_path)):
+        if isinstance(adapter_path, (str, os.PathLike)) and is_adapter(Path(adapter_path)):
             return self.engine.weights.load_adapter(adapter_path)
         return self.engine.weights.reload(adapter_path)
 

@@ -142,7 +142,9 @@ def test_a_vllm_engine_knows_one_pair_of_marks(vllm_vlm_backend: Any) -> None:
 STRUCTURES = {
     "choice": StructuredOutput(choice=("yes", "no", "maybe so", '{"a": "\\n"}')),
     "regex": StructuredOutput(regex=r"[a-c]{3}-\d{2,4}"),
-    "json_schema": StructuredOutput(json_schema={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}),
+    "json_schema": StructuredOutput(
+        json_schema={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, optional=True
+    ),
     "grammar": StructuredOutput(grammar='root ::= "a" b+\nb ::= [x-z]'),
 }
 ASKED = [*[ask(text) for text in TEXTS[:6]], look(noise(64, 48)), look(noise(300, 200, 1))]
@@ -157,6 +159,7 @@ def test_structured_answers_to_texts_and_pictures_are_equal_on_hf_and_vllm(
     first, second = (generate(engine, ASKED, options) for engine in (hf_engine, vllm_engine))
     assert [result.token_ids for result in first] == [result.token_ids for result in second]
     assert [result.text for result in first] == [result.text for result in second]
+    assert {result.ignored_options for result in (*first, *second)} == {()}
     if structured.kind == "choice":
         assert {result.text for result in first} <= set(structured.choice or ())
         assert {result.finish_reason for result in first} == {"stop"}

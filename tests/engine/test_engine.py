@@ -547,6 +547,11 @@ def test_arguments_of_a_wrong_kind_are_refused_before_anything_runs(requests: An
     assert fake.num_calls == 0
 
 
+def test_options_must_be_given() -> None:
+    fake = backend()
+    refused(TypeError, "missing 1 required positional argument: 'options'", lambda: Engine(fake).generate_text_batch([text()]), fake)  # type: ignore[call-arg]
+
+
 def test_an_engine_is_not_built_of_arguments_of_a_wrong_kind() -> None:
     with pytest.raises(ContractTypeError, match=r"^config must be a ModelLoadConfig, got str; did you mean ModelLoadConfig\('echo'\)\?"):
         build_engine("fake", "echo")  # type: ignore[arg-type]

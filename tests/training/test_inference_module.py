@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,13 @@ def test_only_deterministic_answers_are_taken_from_the_cache_and_they_can_be_cle
     assert found.generate("a", temperature=0.0).texts == ["5"]
     assert found.generate(["a|||b"], temperature=0.0).texts == ["6"]
     assert found.generate(["a", "b"], temperature=0.0).texts == ["5", "7"]
+
+
+def test_threads_keep_their_own_word_on_the_cache() -> None:
+    found = module(lambda prompt: prompt.text)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: found.generate(f"{number}", use_cache=number % 2 == 0, temperature=0.0), range(200)))
+    assert len(found.generation_cache) == 100
 
 
 def watched() -> tuple[InferenceModule, WatchedWeights]:
@@ -212,6 +220,10 @@ def test_logits_that_a_backend_has_not_are_refused_before_anything_is_generated(
     with pytest.raises(CapabilityError, match="the model of backend 'fake' is not a torch module of this process"):
         _ = found.backend.model
     assert asked == []
+
+
+@pytest.mark.engine
+def test_scores_of_any_backend_are_a_tensor() -> None:
     scored = module(lambda prompt: FakeAnswer("", logprobs=-1.5))
     assert scored.get_logprobs(["a", "b"], ["xy", "z"]).tolist() == [[-1.5, -1.5], [-1.5, 0.0]]
 
@@ -219,7 +231,7 @@ def test_logits_that_a_backend_has_not_are_refused_before_anything_is_generated(
 class Parrot(InferenceBackend):
     """Says what it is asked."""
 
-    def generate(self, prompts: Any, **options: Any) -> InferenceResult:
+    def generate(self, prompts: Any, *, cache: Any = None, **options: Any) -> InferenceResult:
         return InferenceResult(
             [f"{text}{options['max_new_tokens']}" for text in prompts], [[1]] * len(prompts), None, None, [{}] * len(prompts)
         )
@@ -271,11 +283,20 @@ def test_every_keyword_of_loading_reaches_the_backend(hf_text_checkpoint: Path, 
     found.close()
 
 
+@pytest.mark.parametrize(("options", "backend"), [({"tensor_parallel_size": 2}, "vllm"), ({"tensor_parallel_size": None}, "auto")])
+def test_options_of_one_backend_alone_leave_no_choice(monkeypatch: pytest.MonkeyPatch, options: Any, backend: str) -> None:
+    asked = []
+    engine = Engine(FakeBackend.from_answers("x"))
+    monkeypatch.setattr("evalharness.training.opening.build_engine", lambda name, config, **others: asked.append(name) or engine)
+    create_inference_module("model", **options)
+    assert asked == [backend]
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "unknown": ("huggingface", {"attn": "sdpa"}, "engine 'huggingface' has no option 'attn'.* Known: adapter_dir, adapter_path"),
     "other name": ("vllm", {"base_url": "http://h"}, "engine 'vllm' has no option 'base_url'; write url."),
-    "of vLLM": ("huggingface", {"tensor_parallel_size": 4}, "tensor_parallel_size is an option of vLLM in this process, which eng"),
-    "of servers": ("vllm", {"concurrency": 4}, "concurrency is an option of servers, which engine 'vllm' is not here; leave it out"),
+    "of vLLM": ("huggingface", {"tensor_parallel_size": 4}, "vllm.tensor_parallel_size=4 cannot be honoured by backend 'hf'"),
+    "of servers": ("vllm", {"concurrency": 4}, "server.concurrency=4 cannot be honoured by backend 'vllm'"),
     "of a model in memory": ("huggingface", {"tokenizer": 1}, "tokenizer belongs to a model in memory; model has its own"),
     "kind of backend": ("x", {}, r"engine 'x' is unknown. Known: .*hf.*vllm"),
     "tool parser": ("huggingface", {"tool_parser": "xlm"}, "the format 'xlm' of tool calls is unknown"),

@@ -148,7 +148,7 @@ def test_an_environment_and_its_rollouts(run: Any, policy: InferenceModule) -> N
 
 
 def test_a_training_loop_changes_the_policy(run: Any, torch: Any) -> None:
-    batches = [{"prompts": ["Hello", "The sky is"]}]
+    batches = [{"prompts": ["Hello", "The sky is"]}] * 2
     policy = run("With BackpropModule", dataloader=batches, reference_model=None, rewards=torch.tensor([[1.0], [-1.0]])).policy_inference
     before = run("With BackpropModule", dataloader=[], reference_model=None).policy_inference
     assert policy.get_logprobs(["Hello"], [" you"], grad=False).tolist() != before.get_logprobs(["Hello"], [" you"], grad=False).tolist()

@@ -14,6 +14,7 @@ from evalharness.api.errors import (
     CapabilityError,
     CheckpointError,
     ConfigError,
+    ContractTypeError,
     ContractValueError,
     RequestsFailed,
     UnsupportedOption,
@@ -70,6 +71,8 @@ def test_what_an_engine_of_this_process_cannot_do_is_refused() -> None:
         scripted(lambda prompt: "x").generate([IDS("a")], 2, 3, 0.0, 1.0)
     with pytest.raises(RequestsFailed, match="1 of 2 requests failed: the prompt has no token ids"):
         scripted(lambda prompt: "x").generate([[], IDS("a")], 1, 3, 0.0, 1.0)
+    with pytest.raises(ContractTypeError, match="path must be the path of a folder, got None"):
+        scripted(lambda prompt: "x").reload_weights(None)  # type: ignore[arg-type]
     with pytest.raises(
         ValueError, match="engine 'x' is unknown. Known: pytorch, huggingface, max, vllm, sglang, trtllm, mlx, openai, auto"
     ):
@@ -85,7 +88,7 @@ def test_options_of_servers_are_taken_or_refused_but_never_left_out(server: Lora
         assert engine.performance_counters()["base_url"] == server.url
     with MAXServeEngine(str(BASE), server.url) as engine:
         assert engine.performance_counters()["server"] == "max"
-    with pytest.raises(ConfigError, match="concurrency is an option of servers, which engine 'vllm' is not here; leave it out"):
+    with pytest.raises(ConfigError, match="server.concurrency=2 cannot be honoured by backend 'vllm'; leave it out"):
         create_engine("vllm", str(BASE), concurrency=2)
     with pytest.raises(ConfigError, match="kind 'vlm' of server is unknown; did you mean 'vllm'"):
         OpenAIEngine(str(BASE), server.url, kind="vlm")

@@ -30,6 +30,7 @@ from evalharness.backends.checkpoint_reading import (
 from evalharness.backends.hf._transformers import transformers
 from evalharness.backends.hf.batching import is_out_of_memory
 from evalharness.backends.hf.shared_model import SharedModel
+from evalharness.checkpoints.hub import located
 from evalharness.checkpoints.info import quantization_at
 
 
@@ -84,19 +85,20 @@ def load_checkpoint(config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -
 
 
 def shared_checkpoint(shared: SharedModel, tokenizer: Any, processor: Any) -> LoadedCheckpoint:
-    """Wrap a caller's model as if loaded, with its tokenizer or processor, by default those of the folder that it was loaded from.
+    """Wrap a caller's model as if loaded, with its tokenizer or processor, by default those of the folder or hub name that it came from.
 
     `ConfigError` where there is neither.
     """
     tokenizer = tokenizer if tokenizer is not None else getattr(processor, "tokenizer", None)
     if tokenizer is None:
-        folder = str(getattr(shared.model.config, "_name_or_path", ""))
-        if not (Path(folder) / "tokenizer.json").is_file():
+        name = str(getattr(shared.model.config, "_name_or_path", ""))
+        source = located(ModelLoadConfig(name or "none"), must_exist=False)
+        if not any(Path(source.model_name_or_path, file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")):
             raise ConfigError(
-                f"a shared model needs its tokenizer, or the processor that holds it: give tokenizer=… (the model names {folder!r} as its "
-                "folder, where there is none)"
+                f"a shared model needs its tokenizer, or the processor that holds it: give tokenizer=… (the model says that it comes from "
+                f"{name!r}, where there is none)"
             )
-        tokenizer, processor = load_tokenizer_and_processor(ModelLoadConfig(folder), VlmPreprocessOptions())
+        tokenizer, processor = load_tokenizer_and_processor(source, VlmPreprocessOptions())
     return LoadedCheckpoint(shared.model, tokenizer, processor, shared.eos_token_ids(tokenizer))
 
 

@@ -159,7 +159,7 @@ class RequestWriter:
 
     def _structure(self, structured: StructuredOutput) -> dict[str, Any]:
         """Return the fields that hold an answer to a structure: vLLM takes all kinds in one of its own, SGLang in one each."""
-        ((kind, value),) = structured.to_json().items()
+        kind, value = structured.kind, structured.value
         if "choice" in self._flavour.structures:
             return {"structured_outputs": {"json" if kind == "json_schema" else kind: value}}
         return {"ebnf" if kind == "grammar" else kind: json.dumps(value) if kind == "json_schema" else value}

@@ -127,7 +127,7 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = F
             raise UnsupportedOption(f"option {name}={value!r} cannot be passed to vLLM: {' '.join(str(error).split())}") from error
     if plan.structured is not None:
         try:
-            ((kind, value),) = plan.structured.to_json().items()
+            kind, value = plan.structured.kind, plan.structured.value
             values["structured_outputs"] = StructuredOutputsParams(**{"json" if kind == "json_schema" else kind: value})
         except refusals as error:
             raise UnsupportedOption(f"structured.{plan.structured.kind} cannot be passed to vLLM: {error}") from error

@@ -147,9 +147,13 @@ def rules(run: str, out: Path | None, as_json: bool, missions: Sequence[str], **
     return DONE
 
 
+_NAMED = ("id", "backend", "checkpoint", "checkpoint_path")
+
+
 def _engine(run_dir: Path, wanted: str | None) -> EngineEntry:
     """Return the engine of the run whose verdicts are meant."""
-    engines = {entry["id"]: entry for entry in entries_of(read_run(run_dir).get("engines")) if isinstance(entry.get("id"), str)}
+    entries = entries_of(read_run(run_dir).get("engines"))
+    engines = {entry["id"]: entry for entry in entries if all(isinstance(entry.get(name), str) for name in _NAMED)}
     chosen = [entry for name, entry in engines.items() if wanted in (None, name, entry.get("checkpoint"))]
     if len(chosen) == 1:
         return chosen[0]
@@ -174,7 +178,23 @@ def _verdicts(run_dir: Path, engine: str, wanted: str | None) -> list[Row]:
     if not by_eval or (wanted is not None and wanted not in by_eval):
         known = f"of {', '.join(by_eval)} only" if by_eval else "of no ticket"
         raise RecordError(f"{run_dir} holds verdicts {known} on {engine}; make some: pytest evals/test_stage_b.py")
-    return one_test_per_case(by_eval[wanted or next(iter(by_eval))], "votes")
+    return [_checked(row, run_dir) for row in one_test_per_case(by_eval[wanted or next(iter(by_eval))], "votes")]
+
+
+def _checked(row: Row, run_dir: Path) -> Row:
+    """Return a row that has all of a verdict. Raises `RecordError` for another, which someone else may have written."""
+    from evalharness.tasks.stage_b.files import wrong_cases
+    from evalharness.tasks.stage_b.rule_gate import read_verdict
+
+    try:
+        read_verdict(row)
+        wrong_cases([row])
+        _options(row)
+        str(row["tags"]["mission"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        where = f"{run_dir / 'samples.jsonl'}: the row of {row.get('case_id')!r}"
+        raise RecordError(f"{where} is not a verdict: {type(error).__name__}: {error}") from error
+    return row
 
 
 def _config(run_dir: Path, entry: EngineEntry, given: Mapping[str, Any]) -> RunConfig:

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from evalharness.api.errors import ContractValueError, RecordError
+from evalharness.runs.schema import Row
 from evalharness.tasks.shared import read_lines
 from evalharness.tasks.stage_a.data import LABELS, Label
 from evalharness.tasks.stage_b.metrics import confusion, rates
@@ -100,6 +101,14 @@ def read_judged(path: Path | str) -> dict[str, Judged]:
             raise RecordError(f"{where}: ticket {key} was there already")
         tickets[key] = Judged(label, prediction)
     return tickets
+
+
+def read_verdict(row: Row) -> Judged:
+    """Return the verdict of a judged row of samples.jsonl. Raises `ContractValueError` or `KeyError` where it has none."""
+    label, prediction = row["tags"]["label"], row["details"]["prediction"]
+    if label not in LABELS or prediction not in (*LABELS, None):
+        raise ContractValueError(f"label must be pass or fail, and prediction too or None, got {label!r} and {prediction!r}")
+    return Judged(label, prediction)
 
 
 def relative_error_reduction(base_errors: int, candidate_errors: int) -> float:

@@ -29,11 +29,10 @@ from evalharness.runs.run_file import utc_now
 from evalharness.runs.schema import Row
 from evalharness.tasks import stage_b
 from evalharness.tasks.shared import judged_text
-from evalharness.tasks.stage_a.data import Label
 from evalharness.tasks.stage_b.files import Guidance, Ticket, in_order, wrong_cases
 from evalharness.tasks.stage_b.metrics import confusion, rates
 from evalharness.tasks.stage_b.prompt import messages, signature
-from evalharness.tasks.stage_b.rule_gate import GateLimits, GateResult, Judged, rule_gate
+from evalharness.tasks.stage_b.rule_gate import GateLimits, GateResult, Judged, read_verdict, rule_gate
 from evalharness.tasks.stage_b.rule_prompts import (
     decision_options,
     decision_request,
@@ -383,7 +382,7 @@ class RuleSearch:
 
 
 def _judged(verdicts: Verdicts, keys: Iterable[str]) -> dict[str, Judged]:
-    return {key: Judged(cast("Label", verdicts[key]["tags"]["label"]), verdicts[key]["details"]["prediction"]) for key in keys}
+    return {key: read_verdict(verdicts[key]) for key in keys}
 
 
 def _shares(rows: Iterable[Row]) -> dict[str, float]:

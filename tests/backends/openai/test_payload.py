@@ -169,7 +169,7 @@ STRUCTURES = {
     "choice": (StructuredOutput(choice=("a", "b")), {"structured_outputs": {"choice": ["a", "b"]}}, None),
     "regex": (StructuredOutput(regex="a+"), {"structured_outputs": {"regex": "a+"}}, {"regex": "a+"}),
     "json_schema": (
-        StructuredOutput(json_schema={"type": "object"}),
+        StructuredOutput(json_schema={"type": "object"}, optional=True),
         {"structured_outputs": {"json": {"type": "object"}}},
         {"json_schema": '{"type": "object"}'},
     ),

@@ -157,7 +157,11 @@ def test_verdicts_under_other_rules_or_of_no_ticket_are_refused(project: Project
     path = project.root / "tickets" / "guidance.json"
     path.write_text(path.read_text("utf-8").replace("则判定不通过", "则不通过"), "utf-8")
     assert "12 of 12 verdicts on RRU线缆 were given on other summaries or rules" in " ".join(search(project, code=2).split())
-    (run.run_dir / "samples.jsonl").write_text("")
+    samples = run.run_dir / "samples.jsonl"
+    damaged = samples.read_text("utf-8").replace('"prediction":"pass"', '"prediction":"maybe"', 1)
+    samples.write_text(damaged, "utf-8")
+    assert "is not a verdict: ContractValueError: label must be pass or fail" in " ".join(search(project, code=2).split())
+    samples.write_text("")
     assert "holds verdicts of no ticket on fake:answers" in " ".join(search(project, code=2).split())
 
 
