@@ -24,6 +24,7 @@ from evalharness.api.options import GenerationOptions, LogprobsKind
 from evalharness.api.requests import GenerationResult, TokenGenerationRequest
 from evalharness.backends.base import WeightReport
 from evalharness.backends.openai.flavours import FLAVOURS
+from evalharness.checkpoints.hub import cached_folder
 from evalharness.checkpoints.weights import is_adapter
 from evalharness.config.options import ENGINES
 from evalharness.engine.engine import Engine
@@ -117,11 +118,11 @@ class TrainerEngine(InferenceEngine):
         return [[_sample(result) for result in group] for group in self.engine.generate_samples(requests, options, num_samples)]
 
     def reload_weights(self, adapter_path: str) -> WeightReport:
-        """Load the adapter in a folder, or the whole checkpoint if the folder holds one, for all later requests.
+        """Load the adapter in a folder, or the whole checkpoint if the folder holds one, for all later requests; or one by its hub name.
 
         Raises what `EngineWeights.load_adapter` and `reload` raise; the old weights then stay in use where possible.
         """
-        if isinstance(adapter_path, (str, os.PathLike)) and is_adapter(Path(adapter_path)):
+        if isinstance(adapter_path, (str, os.PathLike)) and is_adapter(cached_folder(str(adapter_path), Path()) or Path(adapter_path)):
             return self.engine.weights.load_adapter(adapter_path)
         return self.engine.weights.reload(adapter_path)
 
