@@ -86,7 +86,7 @@ def _fetched(name: str, revision: str) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
     except Exception as error:  # of the network, the hub, its answers, the disk: of many libraries, none of them ours
         raise CheckpointError(
-            f"{name}@{revision} cannot be fetched from the hub: {type(error).__name__}: {excerpt(str(error), 300)}"
+            f"{name}@{revision} cannot be fetched from the hub: {type(error).__name__}: {excerpt(' '.join(str(error).split()), 300)}"
         ) from error
 
 
@@ -96,6 +96,12 @@ def cached_folder(name: str, root: Path) -> Path | None:
         return folder_of(name) if is_hub_name(name, root) else None
     except CheckpointError:
         return None
+
+
+def cached_revisions(name: str, root: Path) -> Path | None:
+    """Return the folder in which the cache has every revision of what a name means; None for a path below `root`."""
+    found = _NAME.fullmatch(name)
+    return _cached(found["name"]) / "snapshots" if found is not None and is_hub_name(name, root) else None
 
 
 def hub_facts(folder: Path) -> dict[str, str | None] | None:
