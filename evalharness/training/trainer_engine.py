@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from evalharness.api.errors import CapabilityError, ConfigError, did_you_mean
+from evalharness.api.checks import check_text, shown
+from evalharness.api.errors import CapabilityError, ConfigError, ContractTypeError, did_you_mean
 from evalharness.api.options import GenerationOptions, LogprobsKind
 from evalharness.api.requests import GenerationResult, TokenGenerationRequest
 from evalharness.backends.base import WeightReport
@@ -197,13 +198,17 @@ def register_engine(name: str, make: Callable[..., InferenceEngine]) -> None:
 
     `ConfigError` for a name that is taken.
     """
+    check_text("name", name)
+    if not name or not callable(make):
+        raise ContractTypeError(f"an engine needs a name and a class or a function that makes it, got {name!r} and {shown(make)}")
     if name in ENGINES or _registered.get(name, make) is not make:
         raise ConfigError(f"engine {name!r} is there already; give yours another name")
     _registered[name] = make
 
 
 def create_engine(name: str, model: Any, *, url: str | None = None, **options: Any) -> InferenceEngine:
-    """Return an engine by the name that trainers give it (`--inference-engine`), on the checkpoint in the folder `model`.
+    """Return an engine by the name that trainers give it (`--inference-engine`), on the checkpoint in the folder `model`, or of that
+    name in the hub's cache.
 
     `vllm` and `max` are servers where there is a `url`, and run in this process without; `sglang`, `trtllm`, `mlx` and `openai` are
     servers, by default on this machine at their own port. `pytorch` also takes a model of transformers in memory, the trainer's own, with
