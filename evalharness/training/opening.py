@@ -34,9 +34,9 @@ def open_engine(name: str, model: Any, *, url: str | None = None, **options: Any
     """Return an engine by the name that trainers give it, or by a backend's.
 
     `vllm` and `max` are servers where there is a `url`, and run in this process without; `sglang`, `trtllm`, `mlx` and `openai` are
-    servers, by default on this machine at their own port. `model`: the folder of a checkpoint, or its name in the hub's cache; for `pytorch` also a model of
-    transformers in memory, which the engine then shares with its owner (`tokenizer`, `processor`: its companions, by default those of
-    the folder that it was loaded from).
+    servers, by default on this machine at their own port. `model`: the folder of a checkpoint, or its name in the hub's cache; for
+    `pytorch` also a model of transformers in memory, which the engine then shares with its owner (`tokenizer`, `processor`: its
+    companions, by default those of the folder that it was loaded from).
 
     `options` are the fields of `ModelLoadConfig` (`dtype`, `device`, `adapter_path`…), `VllmEngineOptions` (`tensor_parallel_size`…, for
     `vllm` any argument of its engine) and `ServerOptions` (`concurrency`…), and those of `build_engine`. Raises `ConfigError` for a name
@@ -89,8 +89,8 @@ def _around(name: str, backend: str, model: Any, options: Mapping[str, Any]) -> 
     kind = type(model).__name__
     if not hasattr(model, "forward"):
         raise ContractTypeError(
-            f"model must be the folder of a checkpoint or its name on the hub, for 'pytorch' also a model of transformers, got {shown(model)} "
-            f"({kind})"
+            f"model must be the folder of a checkpoint or its name on the hub, for 'pytorch' also a model of transformers, "
+            f"got {shown(model)} ({kind})"
         )
     if backend != "hf":
         raise ConfigError(
