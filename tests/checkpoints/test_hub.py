@@ -14,12 +14,15 @@ from evalharness.checkpoints.adapter import find_base
 from evalharness.checkpoints.discovery import find_models
 from evalharness.checkpoints.hub import folder_of, hub_facts, is_hub_name, located
 from evalharness.checkpoints.info import inspect_checkpoint, name_checkpoints
+from evalharness.config import resolve
 from evalharness.config.kinds import Folder, PathList
+from evalharness.pytest_plugin.execution.engine_specs import engine_specs
 from tests.adapters import lora, write_adapter
 from tests.checkpoints.test_info import GOOD, write
 
 pytest.importorskip("huggingface_hub")
 
+CHECKPOINTS = Path(__file__).parents[2] / "fixtures" / "checkpoints"
 FIRST, SECOND = "1" * 40, "2" * 40
 NAME = "Qwen/Qwen3-VL-4B-Instruct"
 
@@ -187,3 +190,13 @@ def test_settings_keep_a_name_as_it_is(tmp_path: Path) -> None:
     how: dict[str, Any] = {"label": "--model", "base": tmp_path, "is_text": True}
     assert PathList(or_hub_names=True).read(f"{NAME}@v1,runs/a/b", **how) == (f"{NAME}@v1", str(tmp_path / "runs/a/b"))
     assert [Folder(or_hub_name=is_taken).read(NAME, **how) for is_taken in (True, False)] == [Path(NAME), tmp_path / NAME]
+
+
+def test_a_run_records_name_commit_and_licence_of_a_checkpoint_and_of_a_base(cache: Path, tmp_path: Path) -> None:
+    middle = {file.name: file.read_bytes() for file in (CHECKPOINTS / "middle").iterdir()}
+    folder = add(cache, NAME, FIRST, {**middle, "LICENSE": "as you like"}, ref="main")
+    asked = {"model": [NAME, str(CHECKPOINTS / "lora-helps")], "base_model": NAME, "backend": ["hf"]}
+    own, adapted = (spec.to_json() for spec in engine_specs(resolve(asked, {}, tmp_path), tmp_path, pytest.fail))
+    facts = {"name": NAME, "revision": FIRST, "license_file": "LICENSE"}
+    assert (own["hub"], own["base_hub"], own["fingerprint"]) == (facts, None, inspect_checkpoint(folder).fingerprint)
+    assert (adapted["hub"], adapted["base_hub"], adapted["base_fingerprint"]) == (None, facts, own["fingerprint"])
