@@ -10,6 +10,7 @@ import pytest
 
 from evalharness.api.errors import CheckpointError
 from evalharness.api.options import ModelLoadConfig
+from evalharness.backends.checkpoint_reading import checkpoint_errors, declared_variant
 from evalharness.checkpoints.adapter import find_base
 from evalharness.checkpoints.discovery import find_models
 from evalharness.checkpoints.hub import folder_of, hub_facts, is_hub_name, located
@@ -141,8 +142,18 @@ def test_a_checkpoint_without_the_files_that_are_never_fetched_is_found(folders:
 @pytest.mark.parametrize("left_out", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_checkpoint_of_which_the_cache_has_a_part_says_how_to_get_the_rest(cache: Path, left_out: str) -> None:
     folder = add(cache, NAME, FIRST, {name: content for name, content in GOOD.items() if name != left_out}, ref="main")
-    with pytest.raises(CheckpointError, match=rf"has no .*a part of it only, `hf download {NAME} --revision {FIRST}` fetches the rest"):
+    rest = f"a part of it only, `hf download {NAME} --revision {FIRST}` fetches the rest"
+    with pytest.raises(CheckpointError, match=f"has no .*{rest}"):
         inspect_checkpoint(folder)
+    with pytest.raises(CheckpointError, match=f"{left_out}.*{rest}"), checkpoint_errors(ModelLoadConfig(str(folder)), "model"):
+        declared_variant(str(folder))
+        raise OSError(f"no {left_out}")  # as transformers says it
+
+
+@pytest.mark.parametrize("path", ["runs/a/b", "runs/a b", "C:\\models"])
+def test_a_path_that_is_not_there_is_said_so(tmp_path: Path, path: str) -> None:
+    with pytest.raises(CheckpointError, match="does not exist; the nearest folder"):
+        declared_variant(str(tmp_path / path))
 
 
 @pytest.mark.parametrize(
