@@ -296,7 +296,8 @@ class ModelLoadConfig:
 
     `variant` None: as its config says. Remote code and pickled weights are off by default.
 
-    `adapter_path`: the folder of a LoRA adapter whose base is this checkpoint. Paths, torch's dtypes and devices are kept as texts.
+    `adapter_path`: the folder, or the name, of a LoRA adapter whose base is this checkpoint. Paths, torch's dtypes and devices are
+    kept as texts.
     """
 
     model_name_or_path: str

@@ -16,6 +16,7 @@ from evalharness.api.errors import CheckpointError, ConfigError, EvalHarnessErro
 from evalharness.api.installing import install_command
 from evalharness.api.options import ModelLoadConfig, Variant, VlmPreprocessOptions
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
+from evalharness.checkpoints.hub import hint_if_partial, why_absent
 from evalharness.checkpoints.info import package_hint, variant_of
 from evalharness.checkpoints.weights import read_json
 
@@ -30,7 +31,10 @@ def declared_variant(model_path: str) -> Variant:
         return "text"
     values = read_json(Path(model_path) / "config.json")
     if values is None:
-        raise CheckpointError(f"{model_path} has no config.json; give the path of a checkpoint directory")
+        if not Path(model_path).exists():
+            raise CheckpointError(why_absent(Path(model_path)))
+        hint = hint_if_partial(Path(model_path))
+        raise CheckpointError(f"{model_path} has no config.json; give the path of a checkpoint directory{hint}")
     return variant_of(values)
 
 
@@ -152,7 +156,8 @@ def checkpoint_errors(config: ModelLoadConfig, part: str) -> Iterator[None]:
                 "read it, then allow it with --trust-remote-code (model.trust_remote_code)"
             ) from error
         problem = type(error).__name__ + (f": {first_line(error)}" if str(error).strip() else "")
-        raise CheckpointError(f"the {part} of {path} cannot be loaded: {problem}; is the checkpoint complete?") from error
+        hint = f"is the checkpoint complete?{hint_if_partial(Path(path))}"
+        raise CheckpointError(f"the {part} of {path} cannot be loaded: {problem}; {hint}") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -14,11 +14,14 @@ from evalharness.api.checks import excerpt, first_names, is_folder
 from evalharness.api.errors import CheckpointError, did_you_mean, nearest_folder
 from evalharness.api.options import ModelLoadConfig
 
-_PART = r"[A-Za-z0-9][\w.-]{0,95}"
-_NAME = re.compile(rf"(?P<name>{_PART}(?:/{_PART})?)(?:@(?P<revision>[\w.-][\w./-]{{0,99}}))?", re.ASCII)
+_PART = r"[A-Za-z0-9](?:[\w.-]{0,94}\w)?"
+# The hub's own rules: no "--", which the cache writes for "/", and no ".git".
+_REPO = rf"(?![^@]*(?:--|\.git(?:@|$)))(?P<name>{_PART}(?:/{_PART})?)"
+_NAME = re.compile(rf"{_REPO}(?:@(?=.{{1,100}}$)(?P<revision>\w[\w.-]*(?:/\w[\w.-]*)*))?", re.ASCII)
+_DEFAULT = "main"
 _SNAPSHOT = re.compile(r"models--(?P<name>.+)")
-# What a load can read; no pickles, and nothing for other libraries.
-_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.gguf", "LICENSE*", "LICENCE*", "README.md")
+# What a load can read, its code too, which runs only where that is allowed; no pickles, and nothing for other libraries.
+_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.gguf", "*.py", "LICENSE*", "LICENCE*", "README.md")
 
 
 def is_hub_name(text: str, root: Path) -> bool:
@@ -34,12 +37,24 @@ def _has_form(text: str) -> bool:
 
 
 def _cache() -> Path:
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "huggingface")
-    return Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(os.path.expandvars(os.path.expanduser(named or Path(home, "hub"))))
 
 
 def _cached(name: str) -> Path:
     return _cache() / f"models--{name.replace('/', '--')}"
+
+
+def _snapshot(name: str, revision: str) -> Path | None:
+    """Return the folder of a revision, whole or not; None where the cache lacks it.
+
+    Not by huggingface_hub: it takes every file that was left out on purpose, such as a pickle, for one that is missing.
+    """
+    ref = _cached(name) / "refs" / revision
+    commit = ref.read_text("utf-8").strip() if ref.is_file() else revision
+    folder = _cached(name) / "snapshots" / commit
+    return folder if "/" not in commit and commit and folder.is_dir() else None
 
 
 def folder_of(name: str, *, root: Path = Path(), download: bool = False) -> Path:
@@ -50,23 +65,29 @@ def folder_of(name: str, *, root: Path = Path(), download: bool = False) -> Path
     found = _NAME.fullmatch(name)
     if found is None:
         raise CheckpointError(f"{excerpt(name, 100)!r} is not a name on the hub; give one such as Qwen/Qwen3-VL-4B-Instruct@main")
+    repo, revision = found["name"], found["revision"] or _DEFAULT
+    if download:
+        return _fetched(repo, revision)
+    folder = _snapshot(repo, revision)
+    if folder is None:
+        raise CheckpointError(
+            f"{why_absent(root / name)}; {_cache_state(repo, revision)} Fetch it with `{_fetching(repo, revision)}`, "
+            "or let a run do so with --download (in Python: download=True)"
+        )
+    return folder
+
+
+def _fetched(name: str, revision: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError:
-        raise CheckpointError(
-            f"{why_absent(root / name)}; to look for it in the hub's cache takes huggingface_hub, which comes with each engine"
-        ) from None
-    where = {"repo_id": found["name"], "revision": found["revision"]}
-    if not download:
-        try:
-            return Path(snapshot_download(**where, local_files_only=True))
-        except LocalEntryNotFoundError:
-            raise CheckpointError(f"{why_absent(root / name)}; {_cache_state(found['name'])} {_how_to_fetch(found)}") from None
+        raise CheckpointError(f"to fetch {name} from the hub takes huggingface_hub, which comes with each engine") from None
     try:
-        return Path(snapshot_download(**where, allow_patterns=list(_FILES)))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
     except Exception as error:  # of the network, the hub, its answers, the disk: of many libraries, none of them ours
-        raise CheckpointError(f"{name} cannot be fetched from the hub: {type(error).__name__}: {excerpt(str(error), 300)}") from error
+        raise CheckpointError(
+            f"{name}@{revision} cannot be fetched from the hub: {type(error).__name__}: {excerpt(' '.join(str(error).split()), 300)}"
+        ) from error
 
 
 def cached_folder(name: str, root: Path) -> Path | None:
@@ -75,6 +96,12 @@ def cached_folder(name: str, root: Path) -> Path | None:
         return folder_of(name) if is_hub_name(name, root) else None
     except CheckpointError:
         return None
+
+
+def cached_revisions(name: str, root: Path) -> Path | None:
+    """Return the folder in which the cache has every revision of what a name means; None for a path below `root`."""
+    found = _NAME.fullmatch(name)
+    return _cached(found["name"]) / "snapshots" if found is not None and is_hub_name(name, root) else None
 
 
 def hub_facts(folder: Path) -> dict[str, str | None] | None:
@@ -110,18 +137,30 @@ def why_absent(folder: Path) -> str:
     return f"checkpoint {folder} does not exist{hint}"
 
 
-def _cache_state(name: str) -> str:
+def hint_if_partial(folder: Path) -> str:
+    """Return, for a folder in the cache that lacks files, how to get them; "" for any other folder."""
+    facts = hub_facts(folder)
+    if facts is None:
+        return ""
+    return f"; if the hub's cache has a part of it only, `{_fetching(str(facts['name']), str(facts['revision']))}` fetches the rest"
+
+
+def _cache_state(name: str, revision: str) -> str:
     """Return the cache in words: where it is, and what it has instead."""
     cache = _cache()
     if not cache.is_dir():
         return f"if it is meant as a name on the hub: there is no cache of the hub yet ({cache})."
-    models = sorted(entry.name.removeprefix("models--").replace("--", "/") for entry in cache.glob("models--*"))
     if _cached(name).is_dir():
-        return f"the hub's cache {cache} has {name}, but not this revision."
-    listed = f"; it has {first_names(models, 5)}." if models else "."
-    return f"if it is meant as a name on the hub: its cache {cache} does not have it{did_you_mean(name, models) or listed}"
+        refs, commits = _cached(name) / "refs", _cached(name) / "snapshots"
+        known = sorted(str(file.relative_to(refs)) for file in refs.rglob("*") if file.is_file())
+        known = [ref for ref in known if ref != revision] or sorted(folder.name for folder in commits.glob("*"))
+        listed = did_you_mean(revision, known) or (f"; it has {first_names(known, 5)}." if known else ".")
+        return f"the hub's cache {cache} has {name}, but not its revision {revision}{listed}"
+    models = sorted(entry.name.removeprefix("models--").replace("--", "/") for entry in cache.glob("models--*"))
+    listed = did_you_mean(name, models) or (f"; it has {first_names(models, 5)}." if models else ".")
+    return f"if it is meant as a name on the hub: its cache {cache} does not have it{listed}"
 
 
-def _how_to_fetch(found: re.Match[str]) -> str:
-    revision = f" --revision {found['revision']}" if found["revision"] else ""
-    return f"Fetch it with `hf download {found['name']}{revision}`, or allow that with --download"
+def _fetching(name: str, revision: str) -> str:
+    """Return the command that fetches a revision."""
+    return f"hf download {name}" + (f" --revision {revision}" if revision != _DEFAULT else "")

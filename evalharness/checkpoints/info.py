@@ -19,7 +19,7 @@ from evalharness.api.errors import CheckpointError
 from evalharness.api.options import Variant
 from evalharness.checkpoints.adapter import Adapter, find_base, read_adapter, replaces_nothing
 from evalharness.checkpoints.gguf import gguf_file_of, read_gguf
-from evalharness.checkpoints.hub import hub_facts, why_absent
+from evalharness.checkpoints.hub import hint_if_partial, hub_facts, why_absent
 from evalharness.checkpoints.identity import REMOTE_CODE_FILES, fingerprint_adapted, fingerprint_of, stamp_of
 from evalharness.checkpoints.weights import base_shapes, find_weights, is_adapter, read_json
 
@@ -134,10 +134,13 @@ def inspect_checkpoint(
             )
         _check_same_tokenizer(folder, base_path)
         return replace(base, path=folder, base=base, adapter=adapter)
-    config = _read_config(folder)
-    _check_remote_code(folder, trust_remote_code)
-    find_weights(folder, allow_pickle=allow_pickle)
-    _check_tokenizer(folder)
+    try:
+        config = _read_config(folder)
+        _check_remote_code(folder, trust_remote_code)
+        find_weights(folder, allow_pickle=allow_pickle)
+        _check_tokenizer(folder)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{hint_if_partial(folder)}") from error
     return CheckpointInfo(
         path=folder, variant=variant_of(config), has_chat_template=_has_chat_template(folder), quantization=quantization_of(config)
     )

@@ -118,7 +118,8 @@ def _check_backend_options(config: RunConfig) -> None:
         if idle_devices(config) and option.name == "devices":
             continue  # a notice says so
         if _is_for_this_run(config, option.name) and not any(map(option.is_for, running)):
-            wanted = " or ".join(option.only_for or sorted(filter(option.is_for, SHIPPED)))
+            *others, last = option.only_for or sorted(filter(option.is_for, SHIPPED))
+            wanted = f"{', '.join(others)} or {last}" if others else last
             raise ConfigError(
                 f"{_named(config, option.name)} is honoured by {wanted} only, but the run is on {_named(config, 'backend')}; "
                 f"leave it out or add --backend {wanted}"

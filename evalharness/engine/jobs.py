@@ -240,8 +240,9 @@ class JobMaker:
             if not knows_enable_thinking(owner):
                 self._notice_thinking(backend, owner)
         honoured = {key: self._honoured(backend, value) for key, value in {id(options): options for *_, options in numbered}.items()}
-        for value, _ in honoured.values():
-            for name, reason in idle_options(value):
+        generating = {id(options) for _, request, options in numbered if not isinstance(request, ScoringRequest)}
+        for key, (value, _) in honoured.items():
+            for name, reason in idle_options(value) if key in generating else ():
                 self._notice(f"{name} changes nothing: {reason}")
             backend.check_plan(builder.sampling_plan(value))
         each = tuple(JobRequest(position, request, *honoured[id(options)], builder) for position, request, options in numbered)

@@ -2,6 +2,7 @@
 
     engine.weights.load_adapter("runs/42/adapter")            # a LoRA adapter on the base that is loaded
     engine.weights.reload("runs/42/checkpoint-100")           # another checkpoint of the same architecture, or the same folder, rewritten
+    engine.weights.reload("Qwen/Qwen3-4B-Instruct-2507")      # likewise, from the hub's cache
     engine.weights.sync_from_state_dict(model.state_dict())   # a model's weights, or peft's of an adapter, from memory
 
 Each answers as a new start on those weights would, and nothing computed with the old weights is used: no prefix, image or cached answer.
@@ -18,11 +19,14 @@ import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import BackendError, CapabilityError, ContractTypeError, ContractValueError
 from evalharness.api.options import ModelLoadConfig
 from evalharness.backends.base import Backend, LiveChange, LiveWeights, SleepableWeights, WatchedWeights, WeightReport
+from evalharness.backends.option_support import SHIPPED
+from evalharness.checkpoints.hub import folder_of, is_hub_name
 from evalharness.engine.jobs import Fallback
 
 
@@ -124,8 +128,11 @@ class EngineWeights:
         _check_path("path", path)
         if adapter_path is not None:
             _check_path("adapter_path", adapter_path)
-        adapter = None if adapter_path is None else str(adapter_path)
-        return self._change("checkpoint", weight_version, lambda weights: weights.reload(str(path), adapter))
+        return self._change(
+            "checkpoint",
+            weight_version,
+            lambda weights: weights.reload(self._folder(path), None if adapter_path is None else self._folder(adapter_path)),
+        )
 
     def load_adapter(self, path: str, *, weight_version: str | None = None) -> WeightReport:
         """Put the LoRA adapter of a folder on the loaded base, in place of the previous adapter.
@@ -133,7 +140,7 @@ class EngineWeights:
         Raises `CheckpointError` if any of its weights would be ignored or does not fit.
         """
         _check_path("path", path)
-        return self._change("adapter", weight_version, lambda weights: weights.load_adapter(str(path)))
+        return self._change("adapter", weight_version, lambda weights: weights.load_adapter(self._folder(path)))
 
     def unload_adapter(self, *, weight_version: str | None = None) -> WeightReport:
         """Remove the adapter; the base is then as it was without it, to the bit. `CapabilityError` if there is none."""
@@ -190,6 +197,11 @@ class EngineWeights:
             report = change(weights)
             self._count_change(version)
             return replace(report, weight_version=self._version, duration_s=time.perf_counter() - started)
+
+    def _folder(self, path: str) -> str:
+        """Return the path, or the folder in the hub's cache that a name means; backends of other packages may have names of their own."""
+        is_name = self._backend.name in SHIPPED and is_hub_name(str(path), Path())
+        return str(folder_of(str(path)) if is_name else path)
 
     def _changeable(self, kind: LiveChange) -> LiveWeights:
         """Return the backend's weights if this change is possible now; raises before anything is touched."""

@@ -30,9 +30,10 @@ _NO_ENGINE = EngineSpec("", "", "", "")
 
 
 def takes_engine(item: pytest.Item) -> bool:
-    """Return whether a test, or one of its fixtures, takes the plugin's `engine` by name; an eval may have none for it here."""
+    """Return whether a test, or one of its fixtures, takes the plugin's `engine` by name; that of an eval without cases has none."""
     params = getattr(getattr(item, "callspec", None), "params", {})
-    return params.get("engine", "") is not None and isinstance(item, pytest.Function) and is_ours(fixtures_of_item(item, "engine"))
+    has_one = isinstance(params.get("engine", ""), str)  # else None, or what pytest puts for an empty list of parameters
+    return has_one and isinstance(item, pytest.Function) and is_ours(fixtures_of_item(item, "engine"))
 
 
 @dataclass

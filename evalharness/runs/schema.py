@@ -236,6 +236,7 @@ class EngineEntry(TypedDict, total=False):
     quantization: dict[str, Any] | None
     training: dict[str, Any] | None
     hub: dict[str, Any] | None
+    base_hub: dict[str, Any] | None
     settings: dict[str, Any]
     template_sha256: str | None
     num_loads: int

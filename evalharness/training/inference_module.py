@@ -352,7 +352,7 @@ def _backend(model: Any, backend: Any, options: Mapping[str, Any]) -> InferenceB
         got = f"the class {backend.__name__}" if isinstance(backend, type) else type(backend).__name__
         raise ContractTypeError(f"backend must be a name, or an object of a class of InferenceBackend, got {got}")
     if model is None:
-        raise ConfigError(f"backend {backend!r} needs a model: the folder of a checkpoint")
+        raise ConfigError(f"backend {backend!r} needs a model: the folder of a checkpoint, or its name in the hub's cache")
     if backend in _BACKENDS:
         return _BACKENDS[backend](model, **options)
     return EngineBackend(open_engine(backend, model, **options))

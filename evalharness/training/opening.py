@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from evalharness.api.errors import ConfigError, did_you_mean
+from evalharness.api.checks import shown
+from evalharness.api.errors import ConfigError, ContractTypeError, did_you_mean
 from evalharness.api.options import ModelLoadConfig, ServerOptions, VllmEngineOptions
 from evalharness.backends import AUTO, known_backends
 from evalharness.config.options import ENGINES, EngineMeaning
@@ -33,9 +34,9 @@ def open_engine(name: str, model: Any, *, url: str | None = None, **options: Any
     """Return an engine by the name that trainers give it, or by a backend's.
 
     `vllm` and `max` are servers where there is a `url`, and run in this process without; `sglang`, `trtllm`, `mlx` and `openai` are
-    servers, by default on this machine at their own port. `model`: the folder of a checkpoint; for `pytorch` also a model of
-    transformers in memory, which the engine then shares with its owner (`tokenizer`, `processor`: its companions, by default those of
-    the folder that it was loaded from).
+    servers, by default on this machine at their own port. `model`: the folder of a checkpoint, or its name in the hub's cache; for
+    `pytorch` also a model of transformers in memory, which the engine then shares with its owner (`tokenizer`, `processor`: its
+    companions, by default those of the folder that it was loaded from).
 
     `options` are the fields of `ModelLoadConfig` (`dtype`, `device`, `adapter_path`…), `VllmEngineOptions` (`tensor_parallel_size`…, for
     `vllm` any argument of its engine) and `ServerOptions` (`concurrency`…), and those of `build_engine`. Raises `ConfigError` for a name
@@ -78,12 +79,23 @@ def _check(name: str, backend: str, options: Mapping[str, Any]) -> None:
             raise ConfigError(f"engine {name!r} has no option {option!r}{hint} Known: {', '.join(sorted(_KNOWN))}.")
 
 
+_HOW_TO_SEND = {
+    "openai": ", and send its LoRA adapter with reload_weights or sync_from_state_dict",
+    "vllm": ", and send the model's weights with sync_from_state_dict(model.state_dict())",
+}
+
+
 def _around(name: str, backend: str, model: Any, options: Mapping[str, Any]) -> Engine:
     kind = type(model).__name__
+    if not hasattr(model, "forward"):
+        raise ContractTypeError(
+            f"model must be the folder of a checkpoint or its name on the hub, for 'pytorch' also a model of transformers, "
+            f"got {shown(model)} ({kind})"
+        )
     if backend != "hf":
         raise ConfigError(
-            f"engine {name!r} loads a checkpoint of its own, and got a {kind}: give the folder that training starts from, and send the "
-            "model's weights with sync_from_state_dict(model.state_dict()); only 'pytorch' shares a model in memory"
+            f"engine {name!r} loads a checkpoint of its own, and got a {kind}: give the folder that training starts from"
+            f"{_HOW_TO_SEND.get(backend, '')}; only 'pytorch' shares a model in memory"
         )
     if meaningless := sorted(options.keys() - _ENGINE - _COMPANIONS):
         raise ConfigError(f"{meaningless[0]} says how a checkpoint is loaded, and the {kind} is in memory already; leave it out")

@@ -19,11 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from evalharness.api.errors import CapabilityError, ConfigError, did_you_mean
+from evalharness.api.checks import check_text, shown
+from evalharness.api.errors import CapabilityError, ConfigError, ContractTypeError, did_you_mean
 from evalharness.api.options import GenerationOptions, LogprobsKind
 from evalharness.api.requests import GenerationResult, TokenGenerationRequest
 from evalharness.backends.base import WeightReport
 from evalharness.backends.openai.flavours import FLAVOURS
+from evalharness.checkpoints.hub import cached_folder
 from evalharness.checkpoints.weights import is_adapter
 from evalharness.config.options import ENGINES
 from evalharness.engine.engine import Engine
@@ -117,11 +119,11 @@ class TrainerEngine(InferenceEngine):
         return [[_sample(result) for result in group] for group in self.engine.generate_samples(requests, options, num_samples)]
 
     def reload_weights(self, adapter_path: str) -> WeightReport:
-        """Load the adapter in a folder, or the whole checkpoint if the folder holds one, for all later requests.
+        """Load the adapter in a folder, or the whole checkpoint if the folder holds one, for all later requests; or one by its hub name.
 
         Raises what `EngineWeights.load_adapter` and `reload` raise; the old weights then stay in use where possible.
         """
-        if isinstance(adapter_path, (str, os.PathLike)) and is_adapter(Path(adapter_path)):
+        if isinstance(adapter_path, (str, os.PathLike)) and is_adapter(cached_folder(str(adapter_path), Path()) or Path(adapter_path)):
             return self.engine.weights.load_adapter(adapter_path)
         return self.engine.weights.reload(adapter_path)
 
@@ -196,13 +198,17 @@ def register_engine(name: str, make: Callable[..., InferenceEngine]) -> None:
 
     `ConfigError` for a name that is taken.
     """
+    check_text("name", name)
+    if not name or not callable(make):
+        raise ContractTypeError(f"an engine needs a name and a class or a function that makes it, got {name!r} and {shown(make)}")
     if name in ENGINES or _registered.get(name, make) is not make:
         raise ConfigError(f"engine {name!r} is there already; give yours another name")
     _registered[name] = make
 
 
 def create_engine(name: str, model: Any, *, url: str | None = None, **options: Any) -> InferenceEngine:
-    """Return an engine by the name that trainers give it (`--inference-engine`), on the checkpoint in the folder `model`.
+    """Return an engine by the name that trainers give it (`--inference-engine`), on the checkpoint in the folder `model`, or of that
+    name in the hub's cache.
 
     `vllm` and `max` are servers where there is a `url`, and run in this process without; `sglang`, `trtllm`, `mlx` and `openai` are
     servers, by default on this machine at their own port. `pytorch` also takes a model of transformers in memory, the trainer's own, with

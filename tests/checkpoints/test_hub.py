@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,20 @@ import pytest
 
 from evalharness.api.errors import CheckpointError
 from evalharness.api.options import ModelLoadConfig
+from evalharness.backends.checkpoint_reading import checkpoint_errors, declared_variant
 from evalharness.checkpoints.adapter import find_base
 from evalharness.checkpoints.discovery import find_models
 from evalharness.checkpoints.hub import folder_of, hub_facts, is_hub_name, located
 from evalharness.checkpoints.info import inspect_checkpoint, name_checkpoints
+from evalharness.config import resolve
 from evalharness.config.kinds import Folder, PathList
+from evalharness.pytest_plugin.execution.engine_specs import engine_specs
 from tests.adapters import lora, write_adapter
 from tests.checkpoints.test_info import GOOD, write
 
 pytest.importorskip("huggingface_hub")
 
+CHECKPOINTS = Path(__file__).parents[2] / "fixtures" / "checkpoints"
 FIRST, SECOND = "1" * 40, "2" * 40
 NAME = "Qwen/Qwen3-VL-4B-Instruct"
 
@@ -86,9 +91,15 @@ def test_a_folder_goes_before_a_name(folders: tuple[Path, Path], tmp_path: Path)
     assert located(ModelLoadConfig(NAME)).model_name_or_path == NAME
 
 
-@pytest.mark.parametrize("text", ["a/b/c", "../b", "./a/b", "/a/b", "~/a", "a/*", "a b", "", "model.gguf", "a/..", "a@", "a/b@v 1"])
+@pytest.mark.parametrize(
+    "text",
+    ["a/b/c", "../b", "./a/b", "/a/b", "~/a", "a/*", "a b", "", "model.gguf", "a/..", "a@", "a/b@v 1",
+     "runs/sft--42", "a--b@v1", "runs/x.git", "runs/x.git@v1", "a/b-", "a/b.", "a/b/", "a/b@.", "a/b@..", "a/b@/v", "a/b@v/", "a/b@v//w"],
+)  # fmt: skip
 def test_other_texts_are_no_names(tmp_path: Path, text: str) -> None:
     assert not is_hub_name(text, tmp_path)
+    with pytest.raises(CheckpointError):  # and never an error of huggingface_hub's
+        find_models([text or "none"], tmp_path, wait_s=0, on_notice=pytest.fail)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +107,12 @@ def test_other_texts_are_no_names(tmp_path: Path, text: str) -> None:
     [
         pytest.param("Qwen/Qwen3-VL-4B-Instrct", rf"its cache .* does not have it; did you mean '{NAME}'\? Fetch it", id="misspelt"),
         pytest.param("other/model", rf"does not have it; it has {NAME}\. Fetch it with `hf download other/model`", id="absent"),
-        pytest.param(f"{NAME}@v2", rf"has {NAME}, but not this revision\. Fetch it with `hf download {NAME} --revision v2`", id="revision"),
+        pytest.param(
+            f"{NAME}@v2",
+            rf"has {NAME}, but not its revision v2; it has main, v1\. Fetch it with `hf download {NAME} --revision v2`",
+            id="tag",
+        ),
+        pytest.param(f"{NAME}@mian", r"but not its revision mian; did you mean 'main'\? Fetch it with", id="branch"),
     ],
 )
 @pytest.mark.usefixtures("folders")
@@ -106,6 +122,61 @@ def test_what_the_cache_lacks_is_named_with_the_command_that_fetches_it(tmp_path
             find()
 
 
+def test_a_revision_may_have_slashes_and_the_folder_that_holds_it_is_none(folders: tuple[Path, Path]) -> None:
+    refs = folders[0].parents[1] / "refs"
+    for ref in ("feature/x", "refs/pr/1"):
+        (refs / ref).parent.mkdir(parents=True, exist_ok=True)
+        (refs / ref).write_text(FIRST)
+        assert folder_of(f"{NAME}@{ref}") == folders[0]
+    for text in ("feature", "refs", f"{FIRST}/config.json"):
+        with pytest.raises(CheckpointError, match=f"but not its revision {text}"):
+            folder_of(f"{NAME}@{text}")
+
+
+def test_a_checkpoint_without_the_files_that_are_never_fetched_is_found(folders: tuple[Path, Path]) -> None:
+    trees = write(folders[1].parents[1] / "trees", {f"{SECOND}.json": {"format_version": 1, "files": {"pytorch_model.bin": {"size": 1}}}})
+    assert trees.is_dir()  # as huggingface_hub leaves it, for which the checkpoint is incomplete
+    assert folder_of(NAME) == folders[1]
+
+
+@pytest.mark.parametrize("left_out", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_checkpoint_of_which_the_cache_has_a_part_says_how_to_get_the_rest(cache: Path, left_out: str) -> None:
+    folder = add(cache, NAME, FIRST, {name: content for name, content in GOOD.items() if name != left_out}, ref="main")
+    rest = f"a part of it only, `hf download {NAME} --revision {FIRST}` fetches the rest"
+    with pytest.raises(CheckpointError, match=f"has no .*{rest}"):
+        inspect_checkpoint(folder)
+    with pytest.raises(CheckpointError, match=f"{left_out}.*{rest}"), checkpoint_errors(ModelLoadConfig(str(folder)), "model"):
+        declared_variant(str(folder))
+        raise OSError(f"no {left_out}")  # as transformers says it
+
+
+@pytest.mark.parametrize("path", ["runs/a/b", "runs/a b", "C:\\models"])
+def test_a_path_that_is_not_there_is_said_so(tmp_path: Path, path: str) -> None:
+    with pytest.raises(CheckpointError, match="does not exist; the nearest folder"):
+        declared_variant(str(tmp_path / path))
+
+
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({}, "~/.cache/huggingface/hub"),
+        ({"XDG_CACHE_HOME": "/x"}, "/x/huggingface/hub"),
+        ({"HF_HOME": "$XDG_CACHE_HOME/hf", "XDG_CACHE_HOME": "/x"}, "/x/hf/hub"),
+        ({"HF_HOME": "/h", "HUGGINGFACE_HUB_CACHE": "/old"}, "/old"),
+        ({"HF_HOME": "/h", "HUGGINGFACE_HUB_CACHE": "/old", "HF_HUB_CACHE": "~/c"}, "~/c"),
+    ],
+)
+def test_the_cache_is_where_huggingface_hub_has_it(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], place: str) -> None:
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        CheckpointError, match=re.escape(f"({Path(place).expanduser()})") + "|" + re.escape(f"cache {Path(place).expanduser()} ")
+    ):
+        folder_of("no/such-model")
+
+
 def test_without_a_cache_it_says_so(cache: Path) -> None:
     with pytest.raises(CheckpointError, match=rf"there is no cache of the hub yet \({cache}\)"):
         folder_of(NAME)
@@ -113,7 +184,7 @@ def test_without_a_cache_it_says_so(cache: Path) -> None:
 
 def test_a_fetch_that_fails_is_our_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(CheckpointError, match=f"{NAME} cannot be fetched from the hub"):
+    with pytest.raises(CheckpointError, match=f"{NAME}@main cannot be fetched from the hub"):
         folder_of(NAME, download=True)
 
 
@@ -130,3 +201,13 @@ def test_settings_keep_a_name_as_it_is(tmp_path: Path) -> None:
     how: dict[str, Any] = {"label": "--model", "base": tmp_path, "is_text": True}
     assert PathList(or_hub_names=True).read(f"{NAME}@v1,runs/a/b", **how) == (f"{NAME}@v1", str(tmp_path / "runs/a/b"))
     assert [Folder(or_hub_name=is_taken).read(NAME, **how) for is_taken in (True, False)] == [Path(NAME), tmp_path / NAME]
+
+
+def test_a_run_records_name_commit_and_licence_of_a_checkpoint_and_of_a_base(cache: Path, tmp_path: Path) -> None:
+    middle = {file.name: file.read_bytes() for file in (CHECKPOINTS / "middle").iterdir()}
+    folder = add(cache, NAME, FIRST, {**middle, "LICENSE": "as you like"}, ref="main")
+    asked = {"model": [NAME, str(CHECKPOINTS / "lora-helps")], "base_model": NAME, "backend": ["hf"]}
+    own, adapted = (spec.to_json() for spec in engine_specs(resolve(asked, {}, tmp_path), tmp_path, pytest.fail))
+    facts = {"name": NAME, "revision": FIRST, "license_file": "LICENSE"}
+    assert (own["hub"], own["base_hub"], own["fingerprint"]) == (facts, None, inspect_checkpoint(folder).fingerprint)
+    assert (adapted["hub"], adapted["base_hub"], adapted["base_fingerprint"]) == (None, facts, own["fingerprint"])

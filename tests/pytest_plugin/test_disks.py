@@ -236,7 +236,7 @@ def test_a_run_that_cannot_begin_for_want_of_descriptors_says_so_and_leaves_its_
     assert project.run("--run-id", "r", apart=True).exit_code == 0
 
 
-DYING = """
+STOPPED_BY_CRASH = """
 import os, pytest
 from evalharness.pytest_plugin.distributed import crashes
 
@@ -265,7 +265,7 @@ def test_s(case, generation, score):
     ],
 )
 def test_a_death_that_cannot_be_noted_ends_the_run_as_documented(project: Project, number: int, what: str) -> None:
-    project.write(test_a=MARK + KILLED, conftest=DYING.format(number=number, what=what))
+    project.write(test_a=MARK + KILLED, conftest=STOPPED_BY_CRASH.format(number=number, what=what))
     run = project.run("--run-id", "r", mode="n2")
     assert run.exit_code == BROKEN, run.output
     assert "INTERNALERROR" not in run.output

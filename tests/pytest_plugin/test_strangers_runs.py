@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from evalharness.api.errors import RecordError
-from evalharness.pytest_plugin.replay.trust import eval_file
+from evalharness.config import resolve
+from evalharness.pytest_plugin.replay.trust import check_checkpoints, eval_file
 from tests.pytest_plugin.project import MARK, Project, Run
 
 TEST = MARK + "def test_s(case, generation): pass\n"
@@ -197,3 +198,17 @@ def test_parts_with_data_from_outside_are_merged(project: Project, tmp_path: Pat
     assert (code, f"give --data {data}" in output) == (2, True)
     code, output = project.evalharness("merge", "reports/p1", "reports/p2", f"--data={data}")
     assert code == 0, output
+
+
+def test_a_checkpoint_from_the_hub_is_any_revision_of_its_name_in_ones_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))  # a run goes on with its revision, whatever the branch has become
+    root = tmp_path / "project"
+    run = resolve({"model": ["org/model@main"], "backend": ["hf"]}, {}, root)
+    own, other, strangers = (
+        str(tmp_path / hub / model / "snapshots" / ("1" * 40))
+        for hub, model in (("hub", "models--org--model"), ("hub", "models--org--other"), ("evil", "models--org--model"))
+    )
+    check_checkpoints([own], run, root, "r")
+    for path in (other, strangers, f"{own}/inner"):
+        with pytest.raises(RecordError, match="which is not of its --model"):
+            check_checkpoints([path], run, root, "r")

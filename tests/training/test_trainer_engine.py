@@ -184,6 +184,9 @@ def test_an_engine_of_ones_own_is_a_subclass_with_a_registered_name(monkeypatch:
     assert engine.model == "gone"
     with pytest.raises(ConfigError, match="engine 'vllm' is there already"):
         register_engine("vllm", Threes)
+    for name, make in (("", Threes), (None, Threes), ("fours", None), ("fours", "threes")):
+        with pytest.raises(ContractTypeError, match="name"):
+            register_engine(name, make)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="did you mean 'threes'"):
         create_engine("three", "base")
     with pytest.raises(TypeError, match="abstract"):
@@ -218,14 +221,22 @@ def test_a_model_in_memory_is_shared_and_a_loop_may_bring_its_weights_all_the_sa
         engine.generate([[5, 6]], 1, 4, 0.0, 1.0)
     with pytest.raises(ConfigError, match="dtype says how a checkpoint is loaded, and the PeftModel is in memory already"):
         create_engine("pytorch", wrapped, dtype="float32")
-    for name in ("vllm", "max", "sglang"):
-        with pytest.raises(
-            ConfigError, match=f"engine '{name}' loads a checkpoint of its own, and got a PeftModel: give the folder"
-        ) as refusal:
+    for name, way in (
+        ("vllm", r", and send the model's weights with sync_from_state_dict\(.*"),
+        ("max", ""),
+        ("sglang", ".*LoRA adapter.*"),
+    ):
+        message = f"engine '{name}' .*got a PeftModel: give the folder that training starts from{way}; only 'pytorch' shares"
+        with pytest.raises(ConfigError, match=message) as refusal:
             create_engine(name, wrapped)
         assert len(str(refusal.value)) < 300  # it prints no tree of modules
-    with pytest.raises(CapabilityError, match="int cannot generate; give a model of transformers"):
-        create_engine("pytorch", 5)
+
+
+@pytest.mark.parametrize("name", ["pytorch", "vllm", "max", "sglang", "auto"])
+@pytest.mark.parametrize("model", [None, 5, ["a"]])
+def test_what_is_neither_a_folder_nor_a_model_is_refused_by_every_engine(name: str, model: Any) -> None:
+    with pytest.raises(ContractTypeError, match="model must be the folder of a checkpoint or its name on the hub"):
+        create_engine(name, model)
 
 
 @pytest.mark.engine

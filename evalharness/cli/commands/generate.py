@@ -82,8 +82,8 @@ def generate(
 ) -> int:
     """Generate from a checkpoint, with the engine, the options and the errors of a run.
 
-    Shows text, raw text, finish reason, tokens, ids and time. --model takes checkpoints, LoRA adapters and patterns; several
-    checkpoints or backends run one after the other.
+    Shows text, raw text, finish reason, tokens, ids and time. --model takes checkpoints, LoRA adapters, names in the hub's
+    cache and patterns; several checkpoints or backends run one after the other.
     """
     from evalharness.config.checks import check_combinations
     from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto, engine_specs

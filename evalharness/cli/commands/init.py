@@ -88,7 +88,12 @@ def _templates(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversa
     type=click.Choice(list(STARTERS)),
     help="; ".join(f"{name}: {what}" for name, what in STARTERS.items()) + " (default: text)",
 )
-@click.option("--model", type=PATH, metavar="PATH", help="Checkpoint that the project runs on (default: scripted answers, no model)")
+@click.option(
+    "--model",
+    type=PATH,
+    metavar="PATH",
+    help="Checkpoint, or its name in the hub's cache, that the project runs on (default: scripted answers, no model)",
+)
 def init(folder: Path, template: str, model: Path | None) -> int:
     """Write a new project with an eval of your own, ready to run.
 

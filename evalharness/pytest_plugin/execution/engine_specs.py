@@ -60,6 +60,8 @@ class EngineSpec:
     """Step, epoch and time of saving, where trainer_state.json tells."""
     hub: Mapping[str, Any] | None = None
     """Name, revision and licence's file of a checkpoint from the hub."""
+    base_hub: Mapping[str, Any] | None = None
+    """Those of an adapter's base."""
 
     def to_json(self) -> EngineEntry:
         """Return plain JSON data."""
@@ -142,6 +144,7 @@ def engine_specs(
                     chosen=why,
                     training=training_facts(path),
                     hub=hub_facts(path),
+                    base_hub=hub_facts(info.base.path) if info.base is not None else None,
                 )
                 for backend, why in backends[path]
                 for dtype in (dtypes if _DTYPE.is_for(backend) else (None,))

@@ -13,7 +13,7 @@ from typing import Any
 
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.api.redaction import redactor
-from evalharness.checkpoints.hub import cached_folder
+from evalharness.checkpoints.hub import cached_revisions
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Folder, Option, PathList, Setting, shown
 from evalharness.config.options import OPTIONS
@@ -71,12 +71,12 @@ def _as_given(option: Option, value: Any) -> str:
 
 def check_checkpoints(paths: Iterable[str], run: RunConfig, root: Path, run_id: str) -> None:
     """Raise `RecordError` for a checkpoint of a journal that neither lies in the project nor is what `--model` names."""
-    cached = {str(folder) for name in run.model if (folder := cached_folder(name, root)) is not None}
+    cached = {cached_revisions(name, root) for name in run.model}  # it goes on with its revision, whatever the branch has now
     for text in paths:
         path = os.path.normpath(text)
         places = [path, str(Path(path).parent)]  # a training run stands for its checkpoints
         named = any(Path(path).is_relative_to(pattern) or any(fnmatchcase(place, pattern) for place in places) for pattern in run.model)
-        if not named and path not in cached and not is_within(Path(path), root):
+        if not named and Path(path).parent not in cached and not is_within(Path(path), root):
             raise RecordError(f"a journal of run {run_id} names the checkpoint {text}, which is not of its --model; start a new run")
 
 

@@ -16,6 +16,7 @@ from evalharness.checkpoints.adapter import read_settings
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.engine import Engine
 from evalharness.engine.weights import WeightSync
+from evalharness.training import TrainerEngine
 from tests.backends.hf_models import load, make_text_checkpoint, model_of
 from tests.backends.live_models import GREEDY, answers, copy, make_adapter, overwrite, state_dict
 
@@ -114,6 +115,31 @@ def test_a_reload_with_an_adapter_is_one_change(engine: Engine, made: Made, cold
     assert (report.weight_version, report.adapter is not None) == ("1", True)
     assert engine.weights.reload(str(made["b"])).adapter is None
     assert answers(engine) == cold["b"]
+
+
+def test_weights_may_be_named_as_the_hub_names_them(
+    engine: Engine, made: Made, cold: Cold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    for name in ("b", "lora-1"):
+        model = tmp_path / f"models--org--{name}"
+        (model / "refs").mkdir(parents=True)
+        (model / "refs" / "main").write_text("1" * 40)
+        (model / "snapshots").mkdir()
+        (model / "snapshots" / ("1" * 40)).symlink_to(made[name])
+    trainer = TrainerEngine(engine)
+    for change, expected in (
+        (lambda: trainer.reload_weights("org/b"), "b"),
+        (lambda: trainer.reload_weights("org/lora-1"), "b with lora-1"),
+        (lambda: engine.weights.reload("org/b@main"), "b"),
+        (lambda: engine.weights.load_adapter("org/lora-1"), "b with lora-1"),
+        (lambda: engine.weights.reload("org/b", adapter_path="org/lora-1"), "b with lora-1"),
+    ):
+        change()
+        assert answers(engine) == cold[expected]
+    with pytest.raises(CheckpointError, match="`hf download org/nothing`"):
+        trainer.reload_weights("org/nothing")
+    assert (answers(engine), engine.weights.version) == (cold["b with lora-1"], "5")
 
 
 @pytest.mark.parametrize(
