@@ -81,13 +81,19 @@ class TokenGenerationRequest:
 def _check_messages(messages: Sequence[object]) -> None:
     check_sequence("request.messages", messages, "mappings")
     for position, message in enumerate(messages):
+        where = f"request.messages[{position}]"
         if not isinstance(message, Mapping):
-            raise errors.ContractTypeError(f"request.messages[{position}] must be a mapping, got {message!r} ({type(message).__name__})")
+            raise errors.ContractTypeError(f"{where} must be a mapping, got {message!r} ({type(message).__name__})")
         if message.get("content") is None and "tool_calls" not in message:
             raise errors.ContractValueError(
-                f"request.messages[{position}].content is missing, which would render as an empty message; "
+                f"{where}.content is missing, which would render as an empty message; "
                 f"give text or a list of parts, got the keys {', '.join(map(repr, message)) or 'none'}"
             )
+        content = message.get("content")
+        for number, part in enumerate(content if isinstance(content, (list, tuple)) else ()):
+            if not isinstance(part, Mapping):  # templates pass over it
+                legal = "a mapping such as {'type': 'text', 'text': …}"
+                raise errors.ContractTypeError(f"{where}.content[{number}] must be {legal}, got {part!r} ({type(part).__name__})")
 
 
 @dataclass(frozen=True)

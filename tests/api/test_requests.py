@@ -154,6 +154,11 @@ def test_messages_must_be_a_sequence_of_mappings(cls: type, messages: Any, path:
         cls(messages)
 
 
+def test_a_part_of_a_message_that_is_no_mapping_is_refused() -> None:
+    with pytest.raises(ContractTypeError, match=r"^request\.messages\[0\]\.content\[1\] must be a mapping .*, got 'b' \(str\)$"):
+        TextGenerationRequest([{"role": "user", "content": [{"type": "text", "text": "a"}, "b"]}])
+
+
 @pytest.mark.parametrize("cls", [TextGenerationRequest, VlmGenerationRequest])
 @pytest.mark.parametrize(
     "message",

@@ -118,7 +118,7 @@ def test_a_video_placeholder_is_refused(processor: Any) -> None:
 @pytest.mark.parametrize("kind", ["audio", "input_audio", "video", "image_url", "input_image", "file"])
 @pytest.mark.parametrize("has_image", [False, True], ids=["text", "image"])
 def test_a_part_of_another_kind_than_text_and_image_is_refused(kind: str, has_image: bool) -> None:
-    parts = ["what?", {"type": kind, kind: "a.wav"}]
+    parts = [{"type": "text", "text": "what?"}, {"type": kind, kind: "a.wav"}]
     with pytest.raises(RequestError, match=f"^a message has a part of type '{kind}'; parts are texts, .* or images, .*other media cannot"):
         build(look(part(photo()), *parts) if has_image else text(parts))
 
@@ -211,7 +211,7 @@ def test_images_that_do_not_match_the_placeholders_are_refused(request_: VlmGene
 
 
 def test_a_message_that_the_template_cannot_take_beside_images_is_an_error_of_the_request() -> None:
-    messages = [{"role": "user", "content": [part(photo())]}, {"role": "user", "content": ["a loose text", part()]}]
+    messages = [{"role": "user", "content": [part(photo())]}, {"content": [part()]}]
     with pytest.raises(TemplateError, match="refuses these messages"):
         build(VlmGenerationRequest(messages, images=[photo()]))
 

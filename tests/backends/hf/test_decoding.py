@@ -399,8 +399,8 @@ def test_an_object_of_transformers_with_another_hook_does_both(backend):
     (plugin,) = normalise_plugins([kind()])
     assert plugin.hooks == {"LogitsProcessor", "postprocess_text"}
     assert run(backend, [prompt(0, [30], max_new_tokens=2)], plugins=[plugin])[0].token_ids == (97, 97)
-    kind.hf_logits_processor = lambda self, lengths: [self]
-    assert normalise_plugins([kind()])[0].hooks == {"hf_logits_processor", "postprocess_text"}, "it says how it is to be called"
+    calls_itself = type("Mine", (kind,), {"hf_logits_processor": lambda self, lengths: [self]})()
+    assert normalise_plugins([calls_itself])[0].hooks == {"hf_logits_processor", "postprocess_text"}, "it says how it is to be called"
 
 
 def test_a_processor_of_transformers_acts_as_in_plain_transformers(backend):
