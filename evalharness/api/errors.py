@@ -96,7 +96,8 @@ class RequestsFailed(EvalHarnessError, RuntimeError):
     """
 
     def __init__(self, outcomes: Sequence[GenerationResult | GenerationFailure], problems: Sequence[str]) -> None:
-        shown = "; ".join(problems[:3]) + ("; …" if len(problems) > 3 else "")
+        different = [*dict.fromkeys(problems)]
+        shown = "; ".join(different[:3]) + ("; …" if len(different) > 3 else "")
         super().__init__(f"{len(problems)} of {len(outcomes)} requests failed: {shown}")
         self.outcomes = tuple(outcomes)
 

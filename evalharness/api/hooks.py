@@ -10,7 +10,8 @@ that it has is called. Without attributes `name`, `backends` and `request_types`
     postprocess_text(text) -> str              changes the final text
 
 `watch` and `ban` are called once per row, so that no row sees another. A `LogitsProcessor` or `StoppingCriteria` of transformers is a
-plugin as it is, and so is transformers' list of them: each row has a copy of its own, which gets that row's ids without padding. A public
+plugin as it is, whatever other hooks it has, and so is transformers' list of them: each row has a copy of its own, which gets that row's
+ids without padding. If it has the hook hf_logits_processor or hf_stopping_criteria itself, that is called in place of the object. A public
 method whose name is almost that of a hook is refused if the plugin lacks that hook: it would never be called.
 `evalharness.generation_plugins` has ready-made plugins.
 """
@@ -149,8 +150,8 @@ def _normalise(plugin: Any) -> GenerationPlugin:
         raise CapabilityError(f"plugins holds the class {plugin.__name__}; make one of it: {plugin.__name__}(…)")
     name = str(getattr(plugin, "name", None) or type(plugin).__name__)
     hooks = {hook for hook in _HOOKS if _has(plugin, hook, name)}
-    if not hooks:
-        hooks = _transformers_classes(plugin)
+    replaced_by = {LOGITS_PROCESSOR: "hf_logits_processor", STOPPING_CRITERIA: "hf_stopping_criteria"}  # which may give the object itself
+    hooks |= {kind for kind in _transformers_classes(plugin) if replaced_by[kind] not in hooks}
     _refuse_misspelt_hooks(plugin, name, hooks)
     if not hooks:
         raise CapabilityError(

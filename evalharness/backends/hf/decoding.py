@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
+from evalharness.api.checks import shown
 from evalharness.api.errors import BackendError, ImageError
 from evalharness.api.hooks import LOGITS_PROCESSOR, STOPPING_CRITERIA, GenerationPlugin
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan, StoppedBy, failure_of
 from evalharness.backends.hf._transformers import grows_freely, takes_dynamic_cache, transformers
-from evalharness.backends.hf.sampling import Grammars, TokenBans, WithoutPadding, processors_for
+from evalharness.backends.hf.sampling import Grammars, OfBatch, TokenBans, WithoutPadding, processors_for
 from evalharness.backends.stops import RowEnd, trim_at_stop_id
 
 _LOOK_EVERY = 8
@@ -31,6 +32,14 @@ _LONGEST_WAIT = 32
 
 class StopRequested(BaseException):
     """Generation was asked to end. Not an `Exception`: no handler on its way may take it for an error."""
+
+
+def _wishes(name: str, made: Any, rows: torch.Tensor) -> torch.Tensor:
+    """Return which of the `rows` a stopping criterion ends: it may give one bool for all of them. `TypeError` for anything else."""
+    try:
+        return torch.as_tensor(made, device=rows.device).to(torch.bool).expand(len(rows))
+    except (RuntimeError, TypeError, ValueError):
+        raise TypeError(f"{name} gave {shown(made)}; stopping criteria must return a bool, or a tensor of {len(rows)} bools") from None
 
 
 class RowEnds(transformers.StoppingCriteria):
@@ -77,8 +86,7 @@ class RowEnds(transformers.StoppingCriteria):
             self._watch(input_ids[:, -1].tolist(), num_new)
         ended = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
         for name, criterion in self._criteria:
-            # Criteria may give one bool for all rows.
-            wishes = torch.as_tensor(criterion(input_ids, scores, **kwargs), device=ended.device).expand(len(ended))
+            wishes = _wishes(name, criterion(input_ids, scores, **kwargs), ended)
             ended = ended | wishes
             for row, has_ended in enumerate(wishes.tolist()):
                 if has_ended:
@@ -100,7 +108,8 @@ class RowEnds(transformers.StoppingCriteria):
 
     def _ask(self, row: int, criteria: Sequence[tuple[str, Any]], ids: torch.Tensor, num_new: int, kwargs: dict[str, Any]) -> None:
         """Ask a row's own criteria, of which each sees every token, about its ids `(1, length)`, without padding."""
-        wishes = [name for name, criterion in criteria if bool(torch.as_tensor(criterion(ids, None, **kwargs)).any())]
+        one_row = torch.zeros(1, dtype=torch.bool)
+        wishes = [name for name, criterion in criteria if bool(_wishes(name, criterion(ids, None, **kwargs), one_row).any())]
         if wishes:
             self.ended[row] = (num_new, "plugin", wishes[0])
 
@@ -226,7 +235,7 @@ class _Batch:
     def _processors_of(self, plugins: Sequence[GenerationPlugin], num_padding: Sequence[int]) -> list[Any]:
         processors: list[Any] = []
         for plugin in plugins:
-            processors += plugin.hf_logits_processor([self._width] * len(num_padding))
+            processors += map(OfBatch, plugin.hf_logits_processor([self._width] * len(num_padding)))
             if LOGITS_PROCESSOR in plugin.hooks:
                 processors.append(WithoutPadding([plugin.for_row() for _ in num_padding], num_padding, self._ends.has_ended))
         return processors

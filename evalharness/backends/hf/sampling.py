@@ -161,6 +161,25 @@ class _Ngrams:
         return self._next.get(self._prefix(), ())
 
 
+def scores_of(processor: Any, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Return what a processor makes of scores `(rows, vocabulary)`; `TypeError` if these are not as many scores."""
+    made = processor(input_ids, scores)
+    if not isinstance(made, torch.Tensor) or made.shape != scores.shape:
+        got = f"a tensor of shape {tuple(made.shape)}" if isinstance(made, torch.Tensor) else type(made).__name__
+        raise TypeError(f"{type(processor).__name__} made {got} of scores of shape {tuple(scores.shape)}; it must return as many scores")
+    return made
+
+
+class OfBatch(transformers.LogitsProcessor):
+    """Runs a plugin's processor on the whole batch."""
+
+    def __init__(self, processor: Any) -> None:
+        self._processor = processor
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores_of(self._processor, input_ids, scores)
+
+
 class WithoutPadding(transformers.LogitsProcessor):
     """Runs processors that read `input_ids`, one per row, on each row alone, without its padding, until `has_ended(row, ids)`."""
 
@@ -176,7 +195,7 @@ class WithoutPadding(transformers.LogitsProcessor):
             [
                 scores[row : row + 1]
                 if self._has_ended(row, input_ids[row])
-                else self._processors[row](input_ids[row : row + 1, padding:], scores[row : row + 1])
+                else scores_of(self._processors[row], input_ids[row : row + 1, padding:], scores[row : row + 1])
                 for row, padding in enumerate(self._num_padding)
             ]
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -358,6 +359,48 @@ def test_objects_of_transformers_get_each_rows_own_ids_and_keep_its_state(backen
     assert ids(together) == ids(alone(backend, prompts, plugins=normalise_plugins(objects_of_transformers())))
     assert all(len(set(made.token_ids)) == len(made.token_ids) for made in together.values())
     assert {(made.stopped_by, made.stop_name) for made in together.values()} >= {("plugin", "Odd")}
+
+
+WRONG_RETURNS = {
+    "too few": (lambda scores: scores[:, :5], r"a tensor of shape \(1, 5\) of scores of shape"),
+    "nothing": (lambda scores: None, r"NoneType of scores of shape \(1, \d+\); it must return as many scores"),
+}
+
+
+@pytest.mark.parametrize("for_batch", [False, True], ids=["row", "batch"])
+@pytest.mark.parametrize("make, problem", WRONG_RETURNS.values(), ids=WRONG_RETURNS)
+def test_a_processor_that_gives_no_scores_is_named(backend, make, problem, for_batch):
+    import transformers
+
+    mine = type("Mine", (transformers.LogitsProcessor,), {"__call__": lambda self, ids, scores: make(scores)})()
+    plugin = SimpleNamespace(hf_logits_processor=lambda lengths: [mine]) if for_batch else mine
+    assert re.search(f"Mine made .*{problem}", run(backend, [prompt(0, [30])], plugins=normalise_plugins([plugin]))[0].problem)
+
+
+@pytest.mark.parametrize("for_batch", [False, True], ids=["row", "batch"])
+def test_a_criterion_that_gives_no_bool_is_named(backend, for_batch):
+    import transformers
+
+    mine = type("Mine", (transformers.StoppingCriteria,), {"__call__": lambda self, ids, scores, **kwargs: None})()
+    plugin = SimpleNamespace(name="Mine", hf_stopping_criteria=lambda lengths: [mine]) if for_batch else mine
+    problem = run(backend, [prompt(0, [30])], plugins=normalise_plugins([plugin]))[0].problem
+    assert "Mine gave None; stopping criteria must return a bool, or a tensor of 1 bools" in problem
+
+
+def test_an_object_of_transformers_with_another_hook_does_both(backend):
+    import transformers
+
+    def say_a(self, input_ids, scores):
+        scores[:, :] = -1.0
+        scores[:, 97] = 0.0
+        return scores
+
+    kind = type("Mine", (transformers.LogitsProcessor,), {"postprocess_text": lambda self, text: text, "__call__": say_a})
+    (plugin,) = normalise_plugins([kind()])
+    assert plugin.hooks == {"LogitsProcessor", "postprocess_text"}
+    assert run(backend, [prompt(0, [30], max_new_tokens=2)], plugins=[plugin])[0].token_ids == (97, 97)
+    kind.hf_logits_processor = lambda self, lengths: [self]
+    assert normalise_plugins([kind()])[0].hooks == {"hf_logits_processor", "postprocess_text"}, "it says how it is to be called"
 
 
 def test_a_processor_of_transformers_acts_as_in_plain_transformers(backend):
