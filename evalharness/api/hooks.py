@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import getattr_static, signature
 from types import FunctionType, MethodType
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from evalharness.api.errors import CapabilityError
 
@@ -147,7 +147,7 @@ def _normalise(plugin: Any) -> GenerationPlugin:
         return plugin
     if isinstance(plugin, type):
         raise CapabilityError(f"plugins holds the class {plugin.__name__}; make one of it: {plugin.__name__}(…)")
-    name = str(getattr(plugin, "name", type(plugin).__name__))
+    name = str(getattr(plugin, "name", None) or type(plugin).__name__)
     hooks = {hook for hook in _HOOKS if _has(plugin, hook, name)}
     if not hooks:
         hooks = _transformers_classes(plugin)
@@ -157,7 +157,8 @@ def _normalise(plugin: Any) -> GenerationPlugin:
             f"plugin {name!r} has no hook, so generation would never call it: {reprlib.repr(plugin)}. Give it one of "
             f"{', '.join(_HOOKS.values())}, or give a LogitsProcessor or StoppingCriteria of transformers"
         )
-    return GenerationPlugin(plugin, name, frozenset(hooks), _names(plugin, "backends"), _names(plugin, "request_types"))
+    backends, request_types = _names(plugin, "backends", name), _names(plugin, "request_types", name, get_args(RequestType))
+    return GenerationPlugin(plugin, name, frozenset(hooks), backends, request_types)
 
 
 def _has(plugin: Any, hook: str, name: str) -> bool:
@@ -181,11 +182,17 @@ def _transformers_classes(plugin: Any) -> set[str]:
     return names & {LOGITS_PROCESSOR, STOPPING_CRITERIA}
 
 
-def _names(plugin: Any, attribute: str) -> frozenset[str] | None:
+def _names(plugin: Any, attribute: str, name: str, known: Collection[str] = ()) -> frozenset[str] | None:
+    """Return a plugin's backends or types of requests, those that are `known` if only these exist; None for all."""
     value = getattr(plugin, attribute, None)
     if value is None:
         return None
-    return frozenset([value]) if isinstance(value, str) else frozenset(value)
+    names = [value] if isinstance(value, str) else value
+    is_listed = isinstance(names, Collection) and all(isinstance(one, str) for one in names)
+    if not is_listed or (known and not set(names) <= set(known)):
+        legal = f"of {' and '.join(known)}" if known else "such as ['hf', 'vllm']"
+        raise CapabilityError(f"plugin {name!r} has {attribute} = {reprlib.repr(value)}; it must be a list {legal}, or None for all")
+    return frozenset(names)
 
 
 _ALIKE = 0.84

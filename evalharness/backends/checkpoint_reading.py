@@ -61,7 +61,7 @@ def resolve_dtype_name(requested: str | None, *, on_cuda: bool, option: str = "m
     known = ("auto", *DTYPES) if allow_auto else DTYPES
     name = requested.lower().removeprefix("torch.")
     if name not in known:
-        raise ConfigError(f"{option} {requested!r} is unknown{did_you_mean(name, known)}; known: {', '.join(known)}")
+        raise ConfigError(f"{option} {requested!r} is unknown{did_you_mean(name, known) or ';'} known: {', '.join(known)}")
     return SAME_DTYPE.get(name, name)
 
 

@@ -38,7 +38,10 @@ class BackendConstraints(NamedTuple):
 
 
 def constraints_of(run: RunConfig) -> BackendConstraints:
-    """Return the constraints of command line and environment; options of settings files wait for their backend and constrain nothing."""
+    """Return the constraints of command line and environment, and of all plugins, without which other answers would be given.
+
+    Other options of settings files wait for their backend and constrain nothing.
+    """
     candidates, narrowed_by = CANDIDATES, []
     for option in OPTIONS:
         if _is_for_this_run(run, option.name) and not all(map(option.is_for, candidates)):

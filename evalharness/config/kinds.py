@@ -280,6 +280,9 @@ class PluginList(Kind[tuple[str, ...]]):
         if texts == ["none"]:
             return ()
         names = [text.partition(":")[0] for text in texts]
+        if "none" in names:
+            other = next((name for name in names if name != "none"), "none")
+            raise ConfigError(f"{label} names 'none', which turns all plugins off, beside {other!r}; give one of them")
         for position, text in enumerate(texts):
             if names[position] in names[:position]:
                 raise ConfigError(f"{label} names {names[position]!r} twice; name each once")

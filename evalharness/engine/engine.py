@@ -259,7 +259,8 @@ class Engine:
         check_requests(requests)
         each = _each_options(options, len(requests))
         if len(each) != len(requests):
-            raise ValueError(f"{len(requests)} requests but {len(each)} options; give one for all or one per request")
+            counts = f"options is a list of {len(each)}, requests one of {len(requests)}"
+            raise ContractValueError(f"{counts}; give one for all or one per request")
         if not requests:
             return
         normalised = normalise_plugins(plugins)

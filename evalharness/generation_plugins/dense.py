@@ -220,7 +220,7 @@ def tokens_by_text(tokenizer: Any, vocab_size: int) -> TokensByText:
 
 def _check_roots(roots: str) -> None:
     if roots not in ("{", "[", "{[", "[{"):
-        raise ContractValueError(f"plugin roots must be '{{', '[' or '{{[', got {roots!r}")
+        raise ContractValueError(f"roots must be '{{', '[' or '{{[', got {roots!r}")
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class ObjectCap:
     name: ClassVar[str] = "object-cap"
 
     def __post_init__(self) -> None:
-        check_integer("plugin num_objects", self.num_objects, minimum=1)
+        check_integer("num_objects", self.num_objects, minimum=1)
         _check_roots(self.roots)
 
     def watch(self, tokenizer: Any) -> _RowWatcher:
@@ -319,7 +319,7 @@ class DuplicateObjectStop:
     name: ClassVar[str] = "duplicate-object-stop"
 
     def __post_init__(self) -> None:
-        check_integer("plugin num_repeats", self.num_repeats, minimum=1)
+        check_integer("num_repeats", self.num_repeats, minimum=1)
         _check_roots(self.roots)
 
     def watch(self, tokenizer: Any) -> _RowWatcher:

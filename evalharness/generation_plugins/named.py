@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -28,10 +29,14 @@ _SHIPPED: Mapping[str, Callable[..., Any]] = {
     plugin.name: plugin for plugin in (BalancedJsonStop, ObjectCap, DuplicateObjectStop, DuplicateObjectBan)
 }
 
+_NEXT_OPTION = re.compile(r":(?=\s*[A-Za-z_][\w-]*\s*=)")
+"""A colon before `option=`; a value may have others."""
+
 
 def make_plugin(text: str) -> GenerationPlugin:
     """Return the plugin of `NAME[:option=value…]`; `ConfigError` for an unknown name or option, or one that is missing or wrong."""
-    name, *pairs = text.split(":")
+    name, colon, rest = text.partition(":")
+    pairs = _NEXT_OPTION.split(rest) if colon else []
     kind = _kind(name.strip())
     try:
         signature: inspect.Signature | None = inspect.signature(kind)

@@ -30,8 +30,9 @@ _NO_ENGINE = EngineSpec("", "", "", "")
 
 
 def takes_engine(item: pytest.Item) -> bool:
-    """Return whether a test, or one of its fixtures, takes the plugin's `engine` by name."""
-    return isinstance(item, pytest.Function) and is_ours(fixtures_of_item(item, "engine"))
+    """Return whether a test, or one of its fixtures, takes the plugin's `engine` by name; an eval may have none for it here."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return params.get("engine", "") is not None and isinstance(item, pytest.Function) and is_ours(fixtures_of_item(item, "engine"))
 
 
 @dataclass

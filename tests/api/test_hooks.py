@@ -122,6 +122,19 @@ def test_a_plugin_for_other_backends_or_requests_is_refused() -> None:
         check(plugin, request_types=("text", "vlm"))
 
 
+WRONG_NAMES: dict[str, tuple[str, Any, str]] = {
+    "number": ("backends", 3, r"backends = 3; it must be a list such as \['hf', 'vllm'\], or None for all"),
+    "mixed": ("backends", ["hf", 3], "it must be a list such as"),
+    "unknown": ("request_types", "image", "request_types = 'image'; it must be a list of text and vlm, or None for all"),
+}
+
+
+@pytest.mark.parametrize("attribute, value, message", WRONG_NAMES.values(), ids=WRONG_NAMES)
+def test_backends_and_request_types_must_be_names(attribute: str, value: Any, message: str) -> None:
+    with pytest.raises(CapabilityError, match=f"^plugin 'p' has .*{message}"):
+        check(SimpleNamespace(name="p", watch=HOOK, **{attribute: value}))
+
+
 class EndsOn:
     def __init__(self, name: str, token_id: int) -> None:
         self.name = name

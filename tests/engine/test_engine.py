@@ -26,6 +26,7 @@ from evalharness.api.errors import (
     CheckpointError,
     ConfigError,
     ContractTypeError,
+    ContractValueError,
     ImageError,
     RequestsFailed,
     UnsupportedOption,
@@ -114,7 +115,7 @@ def test_a_result_says_what_was_asked_and_what_came_back() -> None:
 
 
 def test_as_many_options_as_requests_or_one() -> None:
-    with pytest.raises(ValueError, match="2 requests but 1 options; give one for all or one per request"):
+    with pytest.raises(ContractValueError, match="^options is a list of 1, requests one of 2; give one for all or one per request"):
         list(engine().stream([text(), text()], [GREEDY]))
 
 

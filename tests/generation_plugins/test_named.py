@@ -30,10 +30,11 @@ WRONG = {
     "object-cap:60": "option '60' of plugin 'object-cap' has no value; write object-cap:60=VALUE once",
     "object-cap:num_object=3": r"has no option 'num_object'; did you mean 'num_objects'\? its options: num_objects, roots",
     "object-cap:num_objects=3:num_objects=4": "option 'num_objects' of plugin 'object-cap' is given twice",
-    "object-cap:num_objects=many": "plugin 'object-cap': plugin num_objects must be an int, got 'many'",
-    "object-cap:num_objects=0": "plugin 'object-cap': plugin num_objects must be at least 1, got 0",
-    "balanced-json-stop:roots=x": "plugin 'balanced-json-stop': plugin roots must be",
+    "object-cap:num_objects=many": "plugin 'object-cap': num_objects must be an int, got 'many'",
+    "object-cap:num_objects=0": "plugin 'object-cap': num_objects must be at least 1, got 0",
+    "balanced-json-stop:roots=x": "plugin 'balanced-json-stop': roots must be",
     "": "plugin '' is unknown",
+    "none,balanced-json-stop": "names 'none', which turns all plugins off, beside 'balanced-json-stop'; give one of them",
 }
 
 
@@ -77,8 +78,8 @@ def test_a_plugin_is_refused_before_anything_runs_where_a_backend_cannot_run_it(
 
 
 class Shouting:
-    def __init__(self, times: int = 1) -> None:
-        self._times = times
+    def __init__(self, times: int = 1, table: Any = None) -> None:
+        self._times, self.table = times, table
 
     def postprocess_text(self, text: str) -> str:
         return text.upper() * self._times
@@ -96,6 +97,7 @@ def test_installed_packages_register_plugins(monkeypatch: pytest.MonkeyPatch) ->
     found = [EntryPoint(name, f"{__name__}:{value}", named.ENTRY_POINTS) for name, value in names.items()]
     monkeypatch.setattr(named, "entry_points", lambda group: found if group == named.ENTRY_POINTS else [])
     assert make_plugin("shouting:times=2").plugin.postprocess_text("a") == "AA"
+    assert make_plugin('shouting:table={"a": "b:c"}:times=1').plugin.table == {"a": "b:c"}, "a value may have colons"
     for text, problem in {
         "broken": r"plugin 'broken' cannot be made \(RuntimeError: no\)",
         "gone": r"plugin 'gone' \(.*:Gone\) cannot be imported: AttributeError",

@@ -49,6 +49,26 @@ def test_options_that_concern_an_eval_are_not_named(project: Project) -> None:
     assert {path.name: path.read_text() for path in run.run_dir.rglob("spots.txt")} == {"spots.txt": "2"}
 
 
+def test_options_of_evals_are_named_where_tests_ask_the_engine_themselves(project: Project) -> None:
+    project.write(test_a="def test_s(engine): pass\n")
+    given = ("--temperature=0", "--seed=0", "--num-samples=1", "--plugin=balanced-json-stop", "--limit=1", "--data=.")
+    idle = project.run_inline(*given).facts["idle_options"]
+    assert {sentence.partition(" ")[0] for sentence in idle} == {option.partition("=")[0] for option in given}
+    assert {sentence.partition(" ")[2] for sentence in idle} == {"changed nothing: it is about evals, and this run has none"}
+
+
+def test_options_of_questions_are_named_where_responses_are_only_scored(project: Project) -> None:
+    scored = PLAIN.replace("import Case,", "import Case, ScoringRequest,").replace("request=ask", "request=score_given")
+    scored = scored.replace("pytestmark", "def score_given(case): return ScoringRequest('a', 'b')\npytestmark", 1)
+    script = project.script({"contains": "a", "logprobs": -0.5, "text": "x"})
+    given = ("--model", script, "--temperature=0.5", "--seed=3", "--plugin=balanced-json-stop", "--limit=2")
+    idle = project.write(test_a=scored).run_inline("--run-id", "one", *given).facts["idle_options"]
+    changed_nothing = "changed nothing: this run only scored given responses"
+    assert sorted(idle) == [f"--plugin {changed_nothing}", f"--seed {changed_nothing}", f"--temperature {changed_nothing}"]
+    project.write(test_b=PLAIN)
+    assert project.run_inline("--run-id", "two", *given).facts["idle_options"] == []
+
+
 def test_an_option_of_a_settings_file_may_be_meant_for_other_runs(project: Project) -> None:
     (project.root / "evalharness.toml").write_text("spot = 2\nhang_timeout = 5\n")
     assert project.write(test_a=PLAIN).run_inline().facts["idle_options"] == []

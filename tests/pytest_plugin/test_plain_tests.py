@@ -114,6 +114,11 @@ def test_a_session_in_which_nothing_asks_an_engine_leaves_no_run(project: Projec
     assert (run.exit_code, run.opened_no_run) == (0, True)
 
 
+def test_an_eval_without_a_case_in_its_part_leaves_no_run(project: Project) -> None:
+    run = project.write(test_a=MARK + "def test_s(case, generation, engine): pass\n").run_inline("--shard", "5/5")
+    assert (run.exit_code, run.opened_no_run) == (0, True)
+
+
 def test_what_a_test_asks_without_taking_the_engine_is_its_own(project: Project) -> None:
     project.write(test_a=HEADER + "held = []\ndef test_s(engine): held.append(engine)\ndef test_t(): ask(held[0], 'from t')\n")
     assert {row["test"]: texts(row) for row in project.run_inline().rows} == {"test_s": [], "test_t": ["from t"]}

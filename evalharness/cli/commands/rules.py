@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalharness.api.cases import folder_name, one_test_per_case
-from evalharness.api.errors import BROKEN, DONE, ConfigError, EvalHarnessError, RecordError, did_you_mean
+from evalharness.api.errors import BROKEN, DONE, ConfigError, ContractTypeError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.api.options import GenerationOptions
 from evalharness.cli.commands.generate import OF_RUNS
 from evalharness.cli.framework import PATH, command, find_run, own_stdout, project_root, resolve_options, run_options
@@ -21,7 +21,7 @@ from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import ARGUMENTS, DECODING, OPTIONS
 from evalharness.runs.run_file import read_run, read_samples
-from evalharness.runs.schema import EngineEntry, Row, entries_of, mapping
+from evalharness.runs.schema import EngineEntry, Row, entries_of, items_of, mapping
 
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from evalharness.tasks.stage_b.files import Guidance, Ticket
     from evalharness.tasks.stage_b.rule_search import RuleSearch, SearchSettings
 
-_OF_VERDICTS = frozenset({*DECODING, "seed", "num_samples", "thinking", "thinking_marks", "coordinates", "max_pixels", "min_pixels"})
+_OF_VERDICTS = frozenset(
+    {
+        *DECODING, "seed", "num_samples", "thinking", "thinking_marks", "plugin", "coordinates", "max_pixels", "min_pixels",
+        "fallback_backend",
+    }
+)  # fmt: skip
 """What the run's verdicts were given under stays as it was; the tickets have no images."""
 _ENGINE_OPTIONS = tuple(option.name for option in ARGUMENTS if option.name not in (OF_RUNS | _OF_VERDICTS) - {"data"})
 _DEFAULTS = {"model": "the run's checkpoint", "backend": "the run's", "dtype": "the run's", "data": "the run's"}
@@ -178,7 +183,17 @@ def _verdicts(run_dir: Path, engine: str, wanted: str | None) -> list[Row]:
     if not by_eval or (wanted is not None and wanted not in by_eval):
         known = f"of {', '.join(by_eval)} only" if by_eval else "of no ticket"
         raise RecordError(f"{run_dir} holds verdicts {known} on {engine}; make some: pytest evals/test_stage_b.py")
-    return [_checked(row, run_dir) for row in one_test_per_case(by_eval[wanted or next(iter(by_eval))], "votes")]
+    name = wanted or next(iter(by_eval))
+    _refuse_plugins(run_dir, name)
+    return [_checked(row, run_dir) for row in one_test_per_case(by_eval[name], "votes")]
+
+
+def _refuse_plugins(run_dir: Path, name: str) -> None:
+    """Raise `ConfigError` where plugins acted on an eval's verdicts: the search has none, so its verdicts would differ by them."""
+    for entry in entries_of(read_run(run_dir).get("evals")):
+        if entry.get("name") == name and (plugins := items_of(entry.get("plugins"))):
+            named = ", ".join(map(str, plugins))
+            raise ConfigError(f"plugins acted on the verdicts of {name}: {named}; judge the tickets without them, --plugin none")
 
 
 def _checked(row: Row, run_dir: Path) -> Row:
@@ -190,7 +205,9 @@ def _checked(row: Row, run_dir: Path) -> Row:
         read_verdict(row)
         wrong_cases([row])
         _options(row)
-        str(row["tags"]["mission"])
+        texts = [row["tags"]["mission"], row["details"]["ticket_key"], *filter(None, row["details"]["reasons"])]
+        if not all(isinstance(text, str) for text in texts):
+            raise ContractTypeError("mission, ticket_key and reasons must be texts")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         where = f"{run_dir / 'samples.jsonl'}: the row of {row.get('case_id')!r}"
         raise RecordError(f"{where} is not a verdict: {type(error).__name__}: {error}") from error

@@ -14,6 +14,7 @@ import pytest
 from evalharness.analysis.eval_functions import EvalFunctions, across_engines, aggregate_rows, noting_failure, table_entries, write_outputs
 from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_run
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
+from evalharness.config.options import DECODING
 from evalharness.pytest_plugin._pytest_internals import import_module
 from evalharness.pytest_plugin.eval_module import data_folder, marks_of
 from evalharness.pytest_plugin.execution.takeover import forget_in_flight
@@ -108,7 +109,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     run: RunFile = {
         **at_start,
         **origin.facts,  # what was found out meanwhile
-        "idle_options": list(_idle_options(context, records.evals.values(), has_spot_checks=has_spot_checks)),
+        "idle_options": list(_idle_options(context, records.evals.values(), rows, has_spot_checks=has_spot_checks)),
         "finished_at": utc_now(),
         "duration_s": round(time.monotonic() - context.started_s, 3),
         "interrupted": interrupted,
@@ -126,7 +127,13 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     return run, rows
 
 
-def _idle_options(context: RunContext, evals: Iterable[EvalLine], *, has_spot_checks: bool) -> Iterator[str]:
+_OF_QUESTIONS = (*DECODING, "seed", "plugin")
+"""Options of evals' questions: those that score given responses have no use for them."""
+_OF_EVALS = (*_OF_QUESTIONS, "num_samples", "limit", "shard", "data")
+"""Options of evals; tests without cases say themselves what they ask, and how."""
+
+
+def _idle_options(context: RunContext, evals: Iterable[EvalLine], rows: Sequence[Row], *, has_spot_checks: bool) -> Iterator[str]:
     """Yield the options of the command line that have turned out to concern nothing in the run."""
     evals, run = list(evals), context.run
     gates = [gate for entry in evals for gates in entry["tests"].values() for gate in gates]
@@ -140,6 +147,14 @@ def _idle_options(context: RunContext, evals: Iterable[EvalLine], *, has_spot_ch
     for name, reason in reasons.items():
         if reason is not None and run.origin(name) == "command line" and getattr(run, name):
             yield f"--{name.replace('_', '-')} changed nothing: {reason}"
+    names: Sequence[str] = ()
+    if not evals:
+        names, why = _OF_EVALS, "it is about evals, and this run has none"
+    elif rows and all((row.get("generation") or {}).get("finish_reason") == "scored" for row in rows):
+        names, why = _OF_QUESTIONS, "this run only scored given responses"
+    for name in names:
+        if run.origin(name) == "command line" and getattr(run, name) != ():
+            yield f"--{name.replace('_', '-')} changed nothing: {why}"
 
 
 def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], problems: list[str]) -> list[EvalFunctions]:

@@ -260,7 +260,7 @@ def write_guidance(path: Path | str, guidance: Mapping[str, Guidance], *, num_sn
             folder = path.parent / "snapshots"
             folder.mkdir(exist_ok=True)
             numbered = {int(match[1]): entry for entry in folder.iterdir() if (match := _SNAPSHOT.match(entry.name))}
-            write_whole(folder / f"guidance-{max(numbered, default=0) + 1:06}.json", path.read_bytes())
+            write_whole(folder / f"guidance-{max(numbered, default=0) + 1:06}.json", read_regular(path))
             for old in sorted(numbered)[: max(0, len(numbered) + 1 - num_snapshots)]:
                 numbered[old].unlink()
         write_json(path, data)

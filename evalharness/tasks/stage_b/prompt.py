@@ -10,6 +10,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from evalharness.api.errors import ConfigError
@@ -190,6 +191,7 @@ def third_states(text: str) -> list[str]:
     return [phrase for phrase in THIRD_STATES if phrase in searched]
 
 
+@lru_cache(maxsize=4096)  # changes are compared in pairs
 def signature(text: str) -> str:
     """Return a key that equal rules share: simplified, lower case, 如果/当 as 若 and 就 as 则, no punctuation or space."""
     words = plain(text).lower().replace("如果", "若").replace("当", "若").replace("就", "则")

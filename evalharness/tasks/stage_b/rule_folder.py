@@ -17,11 +17,14 @@ that are there must come out again, and only further ones are added. Nothing is 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,10 +38,11 @@ from evalharness.runs.files import lock_within
 from evalharness.runs.run_file import utc_now
 from evalharness.tasks.shared import loads, read_lines, write_json, write_lines
 from evalharness.tasks.stage_b.files import read_guidance, write_guidance
-from evalharness.tasks.stage_b.rule_search import LOGS, Asked, RuleSearch
+from evalharness.tasks.stage_b.rule_search import BENCHMARKS, CANDIDATES, LOGS, Asked, RuleSearch
 
 _SEARCH, _GUIDANCE, _ANSWERS = "search.json", "guidance.json", "reflection_cache/answers.jsonl"
-_ANOTHER = "choose another folder with --out, or finish that search with what it was begun with"
+_ELSEWHERE = "choose another folder with --out"
+_ANOTHER = f"{_ELSEWHERE}, or finish that search with what it was begun with"
 
 
 class SearchFolder:
@@ -50,8 +54,7 @@ class SearchFolder:
     def __init__(self, folder: Path, started_from: Mapping[str, Any]) -> None:
         self.folder = folder
         self._started_from = _plain(started_from)
-        self._check_start()
-        self._rows = {name: [row for _, row in read_lines(folder / name)] if (folder / name).is_file() else [] for name in LOGS}
+        self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in LOGS}
         self._answers: dict[str, Outcome] = {}
 
     def _check_start(self) -> None:
@@ -66,11 +69,20 @@ class SearchFolder:
         if differing:
             raise ConfigError(f"{self.folder} holds a search that started from other {', '.join(differing)}; {_ANOTHER}")
 
-    def _read_answers(self) -> dict[str, Outcome]:
+    def _read_rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows of a file, those that `stamp` is asked about with their times."""
+        path = self.folder / name
+        rows = []
+        for where, row in read_lines(path) if path.is_file() else ():
+            if not isinstance(row, dict) or (name in (CANDIDATES, BENCHMARKS) and not _is_time(row.get("timestamp"))):
+                raise RecordError(f"{where} is not a row of a search; {_ANOTHER}")
+            rows.append(row)
+        return rows
+
+    def _read_answers(self, file: BinaryIO) -> dict[str, Outcome]:
         """Return the recorded answers by their key; a last line that was cut off is removed."""
         path = self.folder / _ANSWERS
-        content = read_regular(path)
-        os.truncate(path, content.rfind(b"\n") + 1)
+        file.truncate(read_regular(path).rfind(b"\n") + 1)
         answers: dict[str, Outcome] = {}
         for where, row in read_lines(path):
             try:
@@ -91,24 +103,33 @@ class SearchFolder:
 
         `BackendError` where the engine fails: what it has answered until then is kept, and the next run goes on from there.
         """
+        self._check_start()
         with self._open() as file:
             self._lock(file)
-            self._answers = self._read_answers()
+            self._check_start()  # another process may have begun one until then
+            self._rows = {name: self._read_rows(name) for name in LOGS}
+            self._answers = self._read_answers(file)
             self._answer(search, engine, file)
 
     def _open(self) -> BinaryIO:
         path = self.folder / _ANSWERS
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            return path.open("ab", buffering=0)
+            # Its last line may be cut off: no file elsewhere that a link leads to. A pipe without a reader is not waited for.
+            file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                return os.fdopen(file, "r+b", buffering=0)
+            os.close(file)
+            raise OSError(errno.EINVAL, "it is no regular file")
         except OSError as error:
-            raise RecordError(f"{path} cannot be written: {error.strerror or error}; choose another folder with --out") from error
+            problem = "it is a link" if error.errno == errno.ELOOP else error.strerror or error
+            raise RecordError(f"{path} cannot be written: {problem}; {_ELSEWHERE}") from error
 
     def _lock(self, file: BinaryIO) -> None:
         try:
             lock_within(file.fileno(), 0)
         except BlockingIOError:
-            raise RecordError(f"another process searches in {self.folder}; wait for it, or choose another folder with --out") from None
+            raise RecordError(f"another process searches in {self.folder}; wait for it, or {_ELSEWHERE}") from None
         except OSError:
             pass  # a file system without locks
 
@@ -157,13 +178,19 @@ class SearchFolder:
             raise RecordError(f"{self.folder / _ANSWERS} cannot be written: {error.strerror or error}") from error
 
     def _write(self, search: RuleSearch) -> None:
-        """Add the rows and rules that are new."""
-        for name, rows in search.logs.items():
-            known, made = self._rows[name], _plain(rows)
+        """Add the rows and rules that are new. `ConfigError` where the search ended before all that is there came out again."""
+        logs = {name: _plain(rows) for name, rows in search.logs.items()}
+        for name, made in logs.items():
+            known = self._rows[name]
             if made[: len(known)] != known[: len(made)]:
                 place = next(place for place, (row, other) in enumerate(zip(made, known, strict=False)) if row != other)
                 raise RecordError(f"{self.folder / name}:{place + 1} is not what this search comes to; {_ANOTHER}")
-            if len(made) > len(known):
+        if any(len(self._rows[name]) > len(made) for name, made in logs.items()):
+            if search.ended:
+                raise ConfigError(f"{self.folder} holds a search that went on for longer; raise --rounds or --patience, or {_ELSEWHERE}")
+            return
+        for name, made in logs.items():
+            if len(made) > len(self._rows[name]):
                 write_lines(self.folder / name, made)
                 self._rows[name] = made
         path = self.folder / _GUIDANCE
@@ -178,6 +205,13 @@ class SearchFolder:
 def _plain(value: Any) -> Any:
     """Return plain data as it is read back, known secrets hidden."""
     return json.loads(redactor().json_line(json.dumps(value, allow_nan=False)))
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(datetime.fromisoformat(value.replace("Z", "+00:00")))
+    except ValueError:
+        return False
 
 
 def _key(request: TextGenerationRequest, options: GenerationOptions) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -45,6 +46,9 @@ class GateLimits:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("min_rer", "max_changed_fraction", "min_probability", "max_fp_rate_increase"):
+            if not isfinite(getattr(self, name)):
+                raise ContractValueError(f"limits.{name} must be finite, got {getattr(self, name)}")
         if self.num_draws < 1:
             raise ContractValueError(f"limits.num_draws must be at least 1, got {self.num_draws}")
 

@@ -98,6 +98,8 @@ _KEYS = ("op", "text", "rationale", "target_signature", "target_signatures")
 _LEAKAGE = re.compile(
     r"<DOMAIN=|<TASK=|[{}]|obj=|image_?[0-9]|图片[0-9]|QC-[A-Za-z]+-[0-9]|[\"']类别[\"']|类别[=:]|文本[=:]|站点[0-9]", re.IGNORECASE
 )
+# What a chat template or a page gives a meaning of its own: <|im_end|>, </think>, <image>, [INST].
+_MARKUP = re.compile(r"<[|/]|<[a-z_][^<>]*>|\[/?inst\]", re.IGNORECASE)
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _BRANDS = re.compile(r"品牌|华为|中兴|爱立信|诺基亚|大唐|烽火|厂家|厂商")
 # Missing evidence, not a missing fault: 没有紧固件不合格 and 未见异常 may pass.
@@ -291,11 +293,13 @@ def _text_problems(text: str, rules: Mapping[str, str]) -> Iterator[tuple[Guard,
     searched = plain(text)
     if not signature(text):
         yield "empty text", "the text is empty"
-    if "\ufffd" in text or "<|" in searched:
-        yield "form", "holds a broken character or a special token"
+    if "\ufffd" in text or not text.isprintable():
+        yield "form", "holds a broken or an invisible character"
     leaked = _LEAKAGE.search(searched)
     if leaked:
         yield "Stage-A text", f"quotes Stage-A: {leaked[0]!r}"
+    if markup := _MARKUP.search(searched):
+        yield "form", f"holds a special token or a tag: {markup[0][:40]!r}"
     states = third_states(text)
     if states:
         yield "third state", f"names a third state: {states[0]}"
@@ -506,7 +510,7 @@ def _text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
         raise ContractTypeError(f"{name} must be a text, got {type(value).__name__}")
     if not value.strip() and not may_be_empty:
         raise ContractValueError(f"{name} is empty")
-    return value.strip()
+    return _one_line(value)
 
 
 def _evidence(value: Any, ticket_keys: Collection[str], name: str, *, minimum: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ again, and a broken-off search goes on by the answers on disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeAlias, cast
 
@@ -269,6 +269,9 @@ class RuleSearch:
         before, after = self._verdicts, (yield from self._judge(rules, number))
         base, tried = (_judged(verdicts, verdicts.keys() - self.held_out) for verdicts in (before, after))
         gate = rule_gate(base, tried, op=candidate.op, limits=self._settings.limits)
+        if lost := before.keys() - after.keys():  # the gate knows only tickets that both have
+            lost_with_it = {"dropped": f"with it {plural(len(lost), 'ticket')} cannot be asked, such as {min(lost)}"}
+            gate = replace(gate, failed={**gate.failed, **lost_with_it})
         audited = self.held_out & before.keys() & after.keys()
         audit = {
             f"eval_{side}{short}": value

@@ -140,6 +140,8 @@ REFUSED = {
     "mission": (("--mission", "rru-cabel"), "has no verdicts in this run.*did you mean 'rru-cable'"),
     "model": (("--model", "other.jsonl"), "the verdicts are fake:answers's, and fake:other has other weights"),
     "rounds": (("--rounds", "0"), "0 is not in the range"),
+    "share": (("--min-gain", "nan"), "limits.min_rer must be finite, got nan"),
+    "held out": (("--held-out", "nan"), "held_out must be a share from 0 to below 1, got nan"),
 }
 
 
@@ -161,8 +163,19 @@ def test_verdicts_under_other_rules_or_of_no_ticket_are_refused(project: Project
     damaged = samples.read_text("utf-8").replace('"prediction":"pass"', '"prediction":"maybe"', 1)
     samples.write_text(damaged, "utf-8")
     assert "is not a verdict: ContractValueError: label must be pass or fail" in " ".join(search(project, code=2).split())
+    for written, other in (('"mission":"', '"mission":5,"was":"'), ('"reasons":[', '"reasons":[5,')):
+        samples.write_text(damaged.replace('"maybe"', '"pass"').replace(written, other, 1), "utf-8")
+        shown = " ".join(search(project, code=2).split())
+        assert "is not a verdict: ContractTypeError: mission, ticket_key and reasons must be texts" in shown
     samples.write_text("")
     assert "holds verdicts of no ticket on fake:answers" in " ".join(search(project, code=2).split())
+
+
+def test_verdicts_on_which_plugins_acted_are_refused(project: Project) -> None:
+    stage_b_run(project, "--plugin", "balanced-json-stop")
+    said = " ".join(search(project, code=2).split())
+    assert "plugins acted on the verdicts of stage_b: BalancedJsonStop(roots='{'); judge the tickets without them, --plugin none" in said
+    assert "No such option" in search(project, "--plugin", "balanced-json-stop", code=2)
 
 
 def test_an_engine_that_fails_ends_the_search_with_what_it_answered_kept(project: Project) -> None:

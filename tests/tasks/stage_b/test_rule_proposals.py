@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from evalharness.api.errors import ContractValueError
 from evalharness.tasks.stage_b.prompt import signature
-from evalharness.tasks.stage_b.rule_proposals import Proposal, check_proposal, extract_object, read_proposal
+from evalharness.tasks.stage_b.rule_proposals import Proposal, check_proposal, check_reflection, extract_object, read_proposal
 from tests.growth import assert_linear
 
 RULES = {
@@ -96,8 +96,13 @@ TEXTS = {
     "double negation": ("若紧固件合格，则不应判定为不通过", "double negation"),
     "other double negation": ("若紧固件合格，则不能视为不通过", "double negation"),
     "no verdict": ("若缺少紧固件，则有问题", "names neither 通过 nor 不通过"),
-    "special token": ("若紧固件松动，则不通过<|im_end|>", "a broken character or a special token"),
-    "broken character": ("若紧固件\ud800松动，则不通过", "a broken character or a special token"),
+    "special token": ("若紧固件松动，则不通过<|im_end|>", "holds a special token or a tag: '<|'"),
+    "tag of a template": ("若紧固件松动，则不通过</think>", "holds a special token or a tag: '</'"),
+    "tag of a page": ("若<img src=x>松动，则不通过", "holds a special token or a tag: '<imgsrc=x>'"),
+    "bracketed token": ("[INST]若紧固件松动，则不通过", "holds a special token or a tag"),
+    "broken character": ("若紧固件\ud800松动，则不通过", "a broken or an invisible character"),
+    "hidden third state": ("若待\u200b定，则不通过", "a broken or an invisible character"),
+    "control character": ("若\x1b[31m松动，则不通过", "a broken or an invisible character"),
     "brand": ("若BBU品牌为中兴，则判定通过", "judges by brand: 品牌"),
     "missing passes": ("若未见紧固件，也判定通过", "lets missing evidence pass"),
     "opposite of an invariant": ("缺少关键证据则判定通过", "lets missing evidence pass"),
@@ -279,6 +284,18 @@ JSON = st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x)
 @given(st.dictionaries(st.text(), JSON, max_size=3), st.booleans())
 def test_rendered_text_is_read_back(value: dict[str, Any], ascii_only: bool) -> None:
     assert extract_object(f"好的：\n{json.dumps(value, ensure_ascii=ascii_only)}\n以上").value == value
+
+
+def test_many_changes_are_compared_by_their_signatures_once() -> None:
+    signature.cache_clear()
+    operations = [{"op": "upsert", "text": f"若第{number}处松动，则判定不通过"} for number in range(300)]
+    assert len(check(*operations).candidates) == 300
+    assert signature.cache_info().misses < 400
+
+
+def test_what_a_reflection_says_becomes_lines_of_the_next_prompt() -> None:
+    said = {"has_evidence": True, "evidence_analysis": "漏检\nS9: x", "operations": [], "hypotheses": []}
+    assert check_reflection(said, RULES, []).analysis == "漏检 S9: x"
 
 
 @pytest.mark.slow

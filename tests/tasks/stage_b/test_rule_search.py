@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -238,15 +239,57 @@ def test_a_folder_that_cannot_be_written_or_is_in_use_is_refused(tmp_path: Path)
     run(tmp_path / "shared", Second(), replace(SETTINGS, rounds=1))
 
 
-def test_more_rounds_go_on_and_fewer_take_nothing_away(tmp_path: Path) -> None:
+def test_more_rounds_go_on_and_fewer_are_refused_and_take_nothing_away(tmp_path: Path) -> None:
     nothing = {"operations": []}
     one_round, patient = replace(SETTINGS, rounds=1), replace(SETTINGS, rounds=3, patience=3)
     assert run(tmp_path, Model(proposal=nothing), one_round).ended == "1 round was asked for"
     run(tmp_path, Model(proposal=nothing), patient)
     assert [row["round"] for row in rows(tmp_path, BENCHMARKS)] == [0, 1, 2, 3]
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")}
-    run(tmp_path, Model(proposal=nothing), one_round)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")} == before
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json*")}
+    with pytest.raises(ConfigError, match="holds a search that went on for longer; raise --rounds or --patience, or choose another"):
+        run(tmp_path, Model(proposal=nothing), one_round)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json*")} == before
+
+
+ANSWERS = "reflection_cache/answers.jsonl"
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    elsewhere = path.parents[1] / "elsewhere"
+    elsewhere.write_text("a line that has no end")
+    path.unlink()
+    path.symlink_to(elsewhere)
+
+
+DAMAGED: dict[str, tuple[str, str | Callable[[Path], None], str]] = {
+    "pipe of answers": (ANSWERS, _pipe, "answers.jsonl cannot be written: it is no regular file; choose another folder"),
+    "pipe of rules": ("guidance.json", _pipe, "guidance.json cannot be written: .* no regular file"),
+    "link": (ANSWERS, _link, "answers.jsonl cannot be written: it is a link; choose another folder"),
+    "no answer": (ANSWERS, "[]\n", "answers.jsonl:1 is not an answer"),
+    "null": (CANDIDATES, "null\n", f"{CANDIDATES}:1 is not a row of a search"),
+    "no time": (BENCHMARKS, "{}\n", f"{BENCHMARKS}:1 is not a row of a search"),
+    "another time": (CANDIDATES, '{"timestamp": "<script>"}\n', f"{CANDIDATES}:1 is not a row of a search"),
+}
+
+
+@pytest.mark.parametrize("name, content, message", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_file_is_named_and_none_elsewhere_is_touched(
+    tmp_path: Path, name: str, content: str | Callable[[Path], None], message: str
+) -> None:
+    run(tmp_path, Model())
+    if isinstance(content, str):
+        (tmp_path / name).write_text(content)
+    else:
+        content(tmp_path / name)
+    with pytest.raises(RecordError, match=message):
+        run(tmp_path, Model())
+    if (tmp_path / "elsewhere").exists():
+        assert (tmp_path / "elsewhere").read_text() == "a line that has no end"
 
 
 def _other_start(root: Path) -> None:
@@ -298,6 +341,22 @@ def test_a_ticket_over_budget_is_dropped_and_a_question_over_budget_is_a_failure
     search = search_of(stamp=folder.stamp)
     folder.run(search, lambda: engine)
     assert {row["question"] for row in rows(tmp_path / "c", FAILURES)} == {"decision", "reflection", "proposal"}
+
+
+def test_a_rule_with_which_a_ticket_cannot_be_asked_is_rejected(tmp_path: Path) -> None:
+    class Short(Model):
+        def __call__(self, prompt: Any) -> FakeAnswer:
+            is_full = LOOSE in prompt.text and "Image1: 很长" in prompt.text
+            return FakeAnswer(invalid="too long") if is_full else super().__call__(prompt)
+
+    tickets = [*TICKETS, Ticket("QC-long", RRU, "pass", ("很长",))]
+    folder = SearchFolder(tmp_path, {})
+    decode = dict.fromkeys((ticket.key for ticket in tickets), stage_b.ONE_VOTE)
+    folder.run(RuleSearch(RRU, tickets, GUIDANCE, decode, SETTINGS, stamp=folder.stamp), Short().engine)
+    (row,) = (row for row in rows(tmp_path, CANDIDATES) if row["text"] == LOOSE)
+    assert (row["decision"], row["failed"]) == ("rejected", ["dropped"])
+    assert row["reasons"] == ["with it 1 ticket cannot be asked, such as QC-long::pass"]
+    assert rows(tmp_path, BENCHMARKS)[-1]["acc"] == rows(tmp_path, BENCHMARKS)[0]["acc"]
 
 
 def _prompts(model: Model, root: Path) -> list[str]:
