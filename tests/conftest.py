@@ -50,9 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make warnings errors, here and not in pyproject.toml: evals run under that file too, on a user's libraries and data."""
     for line in _WARNINGS:
         config.addinivalue_line("filterwarnings", line)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # Started in the background of a script: processes that the tests start would inherit it, and Ctrl-C is what some test.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Started in the background of a script, or by nohup: processes that the tests start would inherit it, and signals are what some test.
+    for number, action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, action)
     if config.getoption("fast"):
         config.pluginmanager.register(FastTier(), "fast-tier")
         settings.load_profile("fast")
@@ -80,7 +81,8 @@ _VLLM_ENGINES = frozenset({"vllm_vlm_backend", "vllm_endless", "vllm_engine"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Write into the JUnit file which tests start vLLM, by their marker; .ci/run counts them."""
+    """Write into the JUnit file which tests start vLLM, by their marker, as .ci/run counts them; one that kills its engine comes last."""
+    items.sort(key=lambda item: item.get_closest_marker("kills_engine") is not None)
     for item in items:
         if item.get_closest_marker("vllm") is not None:
             item.user_properties.append(("starts", "vllm"))

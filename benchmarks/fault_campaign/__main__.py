@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import signal
 import sys
 import tempfile
 import time
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if "engine" in options.victims and options.backend != "vllm":
         parser.error("only vLLM has an engine process: --backend vllm")
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # started by nohup: the runs would inherit it, and no hangup would strike them
     started = time.monotonic()
     options.output = options.output or Path(tempfile.mkdtemp(prefix="evalharness-fault-campaign-"))
     numbers = [options.faults // options.jobs + (job < options.faults % options.jobs) for job in range(options.jobs)]

@@ -39,7 +39,7 @@ def _has_form(text: str) -> bool:
 def _cache() -> Path:
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return Path(os.path.expandvars(os.path.expanduser(named or Path(home, "hub"))))
+    return Path(os.path.abspath(os.path.expandvars(os.path.expanduser(named or Path(home, "hub")))))
 
 
 def _cached(name: str) -> Path:

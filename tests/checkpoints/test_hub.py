@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -133,12 +138,6 @@ def test_a_revision_may_have_slashes_and_the_folder_that_holds_it_is_none(folder
             folder_of(f"{NAME}@{text}")
 
 
-def test_a_checkpoint_without_the_files_that_are_never_fetched_is_found(folders: tuple[Path, Path]) -> None:
-    trees = write(folders[1].parents[1] / "trees", {f"{SECOND}.json": {"format_version": 1, "files": {"pytorch_model.bin": {"size": 1}}}})
-    assert trees.is_dir()  # as huggingface_hub leaves it, for which the checkpoint is incomplete
-    assert folder_of(NAME) == folders[1]
-
-
 @pytest.mark.parametrize("left_out", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_checkpoint_of_which_the_cache_has_a_part_says_how_to_get_the_rest(cache: Path, left_out: str) -> None:
     folder = add(cache, NAME, FIRST, {name: content for name, content in GOOD.items() if name != left_out}, ref="main")
@@ -164,6 +163,7 @@ def test_a_path_that_is_not_there_is_said_so(tmp_path: Path, path: str) -> None:
         ({"HF_HOME": "$XDG_CACHE_HOME/hf", "XDG_CACHE_HOME": "/x"}, "/x/hf/hub"),
         ({"HF_HOME": "/h", "HUGGINGFACE_HUB_CACHE": "/old"}, "/old"),
         ({"HF_HOME": "/h", "HUGGINGFACE_HUB_CACHE": "/old", "HF_HUB_CACHE": "~/c"}, "~/c"),
+        ({"HF_HUB_CACHE": "here"}, f"{os.getcwd()}/here"),
     ],
 )
 def test_the_cache_is_where_huggingface_hub_has_it(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], place: str) -> None:
@@ -180,6 +180,59 @@ def test_the_cache_is_where_huggingface_hub_has_it(monkeypatch: pytest.MonkeyPat
 def test_without_a_cache_it_says_so(cache: Path) -> None:
     with pytest.raises(CheckpointError, match=rf"there is no cache of the hub yet \({cache}\)"):
         folder_of(NAME)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Answers as the hub does about one model."""
+
+    protocol_version = "HTTP/1.1"
+    files: ClassVar[dict[str, bytes]] = {}
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Stay silent."""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        facts = [{"type": "file", "path": name, "size": len(content), "oid": name} for name, content in self.files.items()]
+        if path == f"/api/models/{NAME}/revision/main":
+            self.answer(json.dumps({"id": NAME, "sha": FIRST, "siblings": []}).encode())
+        elif path == f"/api/models/{NAME}/tree/{FIRST}":
+            self.answer(json.dumps(facts).encode())
+        elif path.startswith(f"/{NAME}/resolve/{FIRST}/"):
+            name = path.rpartition("/")[2]
+            self.answer(self.files[name], {"ETag": f'"{name}"', "X-Repo-Commit": FIRST})
+        else:
+            self.answer(b"{}", {"X-Error-Code": "RepoNotFound"}, 404)
+
+    do_HEAD = do_GET
+
+    def answer(self, body: bytes, headers: Mapping[str, str] = {}, code: int = 200) -> None:
+        self.send_response(code)
+        for name, value in {**headers, "Content-Type": "application/json", "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_is_allowed_is_fetched_without_pickles_and_found_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = write(tmp_path / "made", {**GOOD, "LICENSE": "as you like", "modeling.py": "", "pytorch_model.bin": b"p", ".gitattributes": ""})
+    monkeypatch.setattr(Hub, "files", {file.name: file.read_bytes() for file in made.iterdir()})
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+        file = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", file)
+        folder = folder_of(NAME, download=True)
+        with pytest.raises(CheckpointError, match=r"org/absent@main cannot be fetched from the hub: RepositoryNotFoundError"):
+            folder_of("org/absent", download=True)
+        server.shutdown()
+    assert {file.name for file in folder.iterdir()} == {*GOOD, "LICENSE", "modeling.py"}
+    assert hub_facts(folder) == {"name": NAME, "revision": FIRST, "license_file": "LICENSE"}
+    assert find_models([NAME], tmp_path, wait_s=0, on_notice=pytest.fail) == [folder]  # the files left out are none that are missing
+    assert inspect_checkpoint(folder).fingerprint == inspect_checkpoint(made, allow_pickle=True).fingerprint
 
 
 def test_a_fetch_that_fails_is_our_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

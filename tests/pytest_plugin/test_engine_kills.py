@@ -38,6 +38,7 @@ def test_s(case, generation, score): score(n=len(generation.text))
 
 
 @pytest.mark.vllm
+@pytest.mark.kills_engine
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_whose_engine_was_killed_is_resumed_to_the_rows_of_an_undisturbed_one(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -395,7 +396,7 @@ def test_an_object_of_transformers_with_another_hook_does_both(backend):
         scores[:, 97] = 0.0
         return scores
 
-    kind = type("Mine", (transformers.LogitsProcessor,), {"postprocess_text": lambda self, text: text, "__call__": say_a})
+    kind: Any = type("Mine", (transformers.LogitsProcessor,), {"postprocess_text": lambda self, text: text, "__call__": say_a})
     (plugin,) = normalise_plugins([kind()])
     assert plugin.hooks == {"LogitsProcessor", "postprocess_text"}
     assert run(backend, [prompt(0, [30], max_new_tokens=2)], plugins=[plugin])[0].token_ids == (97, 97)
