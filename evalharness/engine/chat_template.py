@@ -47,7 +47,7 @@ def left_out_of(
     """Return what the chat template left out of the prompt that it made of these messages and tools."""
     messages, extra = _with_tools(owner, messages, options, tools)
     gone = template_probe.left_out(
-        owner, messages, prompt, lambda given: _apply(owner, list(given), options, extra), [repr(options), bool(extra)]
+        owner, messages, prompt, lambda given: _apply(owner, list(given), options, extra), (options, bool(extra))
     )
     is_without_tools = bool(tools) and not extra and any("system turn" in what for what in gone)
     return (*gone, "the tools") if is_without_tools else gone
@@ -65,7 +65,7 @@ def _with_tools(
     def render(given: Sequence[Mapping[str, Any]], **extra: Any) -> Any:
         return _apply(owner, list(given), options, extra)
 
-    if template_probe.takes_tools(owner, messages, as_json, render, repr(options)):
+    if template_probe.takes_tools(owner, messages, as_json, render, options):
         return messages, {"tools": as_json}
     from evalharness.tool_calls import prompt_part  # few requests have tools, and it brings its parsers along
 

@@ -10,7 +10,7 @@ import html
 import json
 import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 Messages = Sequence[Mapping[str, Any]]
@@ -20,25 +20,41 @@ Render = Callable[..., Any]
 _AS_IT_IS = ("role", "type", "id", "tool_call_id")  # structure; templates check some, and write few
 _PARTS_AS_DATA = re.compile(r"""["']type["']: ?["'](?:text|image)["']""")
 _Found = TypeVar("_Found")
-_known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[Any, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
 _MOST_SHAPES = 1000
 _MISSING: Any = object()
 
 
-def remembered(owner: Any, key: object, find: Callable[[], _Found]) -> _Found:
+def remembered(owner: Any, key: Hashable, find: Callable[[], _Found]) -> _Found:
     """Return what was found for this key and the owner's template, or find it now."""
-    text = json.dumps([getattr(owner, "chat_template", None), key], default=repr)
+    template = getattr(owner, "chat_template", None)
+    place = (template if isinstance(template, str) else repr(template), key)
     try:
         known = _known.setdefault(owner, {})
-    except TypeError:  # it can be no key
+        found: _Found = known.get(place, _MISSING)
+    except TypeError:  # one of both can be no key
         return find()
-    found: _Found = known.get(text, _MISSING)
     if found is _MISSING:
         found = find()
         if len(known) >= _MOST_SHAPES:
             known.clear()
-        known[text] = found
+        known[place] = found
     return found
+
+
+def _shape_of(value: Any) -> Hashable:
+    """Return a key that is equal for values whose texts `MarkedChat` replaces by the same marks, without making them: for each prompt."""
+    if isinstance(value, str):
+        return value if not value or value.isspace() else _is_json(value)
+    if isinstance(value, Mapping):
+        return tuple((name, part if name in _AS_IT_IS else _shape_of(part)) for name, part in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return ("list", *map(_shape_of, value))
+    return repr(value) if value is None or isinstance(value, bool) else "number"
+
+
+def _is_json(text: str) -> bool:
+    return text.startswith("{") or (text[0].isspace() and text.lstrip().startswith("{"))
 
 
 class MarkedChat:
@@ -62,7 +78,7 @@ class MarkedChat:
                 return value
             mark = f"zq{len(self.names)}qz"
             self.names[mark] = what
-            return json.dumps({mark: 0}) if value.lstrip().startswith("{") else mark
+            return json.dumps({mark: 0}) if _is_json(value) else mark
         if isinstance(value, Mapping):
             return {name: part if name in _AS_IT_IS else self._marked(part, what) for name, part in value.items()}
         if isinstance(value, Sequence) and not isinstance(value, bytes):
@@ -70,13 +86,12 @@ class MarkedChat:
         return value if value is None or isinstance(value, bool) else 0
 
 
-def left_out(owner: Any, messages: Messages, prompt: str, render: Render, key: object) -> tuple[str, ...]:
+def left_out(owner: Any, messages: Messages, prompt: str, render: Render, key: Hashable) -> tuple[str, ...]:
     """Return what of the messages is not in a prompt: "the system turn (1 of 2)", "the role of …"; () if all of it is.
 
     `render(messages)` gives the prompt of other messages in the same way, of which `key` is a part that the messages do not show.
     """
-    marked = MarkedChat(messages)
-    by_shape = remembered(owner, [marked.messages, key], lambda: _left_out_of(marked, render))
+    by_shape = remembered(owner, (_shape_of(messages), key), lambda: _left_out_of(MarkedChat(messages), render))
     otherwise = [(what, text) for what, text in _texts(messages) if text.strip() not in prompt]
     letters = (_letters(prompt), _letters(html.unescape(prompt))) if otherwise else ()  # once: it is slow for long prompts
     changed = tuple(f"a part of {what}" for what, text in otherwise if not _is_spelled(text, letters))
@@ -152,7 +167,7 @@ def _letters(text: str) -> str:
     return re.sub(r"[\W_]+", "", text).casefold()
 
 
-def takes_tools(owner: Any, messages: Messages, tools: Sequence[Mapping[str, Any]], render: Render, key: object) -> bool:
+def takes_tools(owner: Any, messages: Messages, tools: Sequence[Mapping[str, Any]], render: Render, key: Hashable) -> bool:
     """Return whether a chat template writes the tools that it is given: all of their names, beside these messages."""
     marked = MarkedChat(messages).messages
     names = [f"zqt{place}qz" for place in range(len(tools))]
@@ -162,7 +177,7 @@ def takes_tools(owner: Any, messages: Messages, tools: Sequence[Mapping[str, Any
         prompt = _rendered(lambda given: render(given, tools=named), marked)
         return prompt is not None and all(name in prompt for name in names)
 
-    return remembered(owner, ["tools", marked, named, key], find)
+    return remembered(owner, ("tools", json.dumps([marked, named], default=repr), key), find)
 
 
 def takes_switch(owner: Any, render: Callable[[Messages, bool], Any]) -> bool:
