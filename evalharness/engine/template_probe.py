@@ -10,7 +10,7 @@ import html
 import json
 import re
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 Messages = Sequence[Mapping[str, Any]]
@@ -46,9 +46,10 @@ def _shape_of(value: Any) -> Hashable:
     """Return a key that is equal for values whose texts `MarkedChat` replaces by the same marks, without making them: for each prompt."""
     if isinstance(value, str):
         return value if not value or value.isspace() else _is_json(value)
-    if isinstance(value, Mapping):
-        return tuple((name, part if name in _AS_IT_IS else _shape_of(part)) for name, part in value.items())
-    if isinstance(value, Sequence) and not isinstance(value, bytes):
+    # Those of JSON first: abstract classes are slow to ask.
+    if isinstance(value, (dict, Mapping)):
+        return tuple([(name, part if name in _AS_IT_IS else _shape_of(part)) for name, part in value.items()])
+    if isinstance(value, (list, tuple, Sequence)) and not isinstance(value, bytes):
         return ("list", *map(_shape_of, value))
     return repr(value) if value is None or isinstance(value, bool) else "number"
 
@@ -62,11 +63,9 @@ class MarkedChat:
 
     def __init__(self, messages: Messages) -> None:
         self.names: dict[str, str] = {}
-        self._count = len(messages)
-        self.messages = [self._message(message, place) for place, message in enumerate(messages, 1)]
+        self.messages = [self._message(message, _turn(messages, place)) for place, message in enumerate(messages, 1)]
 
-    def _message(self, message: Mapping[str, Any], place: int) -> dict[str, Any]:
-        turn = f"the {message.get('role')} turn" + (f" ({place} of {self._count})" if self._count > 1 else "")
+    def _message(self, message: Mapping[str, Any], turn: str) -> dict[str, Any]:
         return {
             name: value if name in _AS_IT_IS else self._marked(value, turn if name == "content" else f"{name} of {turn}")
             for name, value in message.items()
@@ -92,9 +91,11 @@ def left_out(owner: Any, messages: Messages, prompt: str, render: Render, key: H
     `render(messages)` gives the prompt of other messages in the same way, of which `key` is a part that the messages do not show.
     """
     by_shape = remembered(owner, (_shape_of(messages), key), lambda: _left_out_of(MarkedChat(messages), render))
-    otherwise = [(what, text) for what, text in _texts(messages) if text.strip() not in prompt]
-    letters = (_letters(prompt), _letters(html.unescape(prompt))) if otherwise else ()  # once: it is slow for long prompts
-    changed = tuple(f"a part of {what}" for what, text in otherwise if not _is_spelled(text, letters))
+    otherwise = [(place, text) for place, text in _texts(messages) if text not in prompt and text.strip() not in prompt]
+    if not otherwise:
+        return by_shape
+    letters = (_letters(prompt), _letters(html.unescape(prompt)))  # once: it is slow for long prompts
+    changed = [f"a part of {_turn(messages, place)}" for place, text in otherwise if not _is_spelled(text, letters)]
     return tuple(dict.fromkeys([*by_shape, *(what for what in changed if what.removeprefix("a part of ") not in by_shape)]))
 
 
@@ -143,18 +144,22 @@ def _without_images(messages: Messages) -> list[Mapping[str, Any]]:
     return [{**message, "content": bare(message.get("content"))} for message in messages]
 
 
-def _texts(messages: Messages) -> list[tuple[str, str]]:
-    """Return every content with what it is called."""
-    found = []
+def _turn(messages: Messages, place: int) -> str:
+    """Return what a message, from 1 on, is called."""
+    return f"the {messages[place - 1].get('role')} turn" + (f" ({place} of {len(messages)})" if len(messages) > 1 else "")
+
+
+def _texts(messages: Messages) -> Iterator[tuple[int, str]]:
+    """Yield every text of a content with the place of its message, from 1 on."""
     for place, message in enumerate(messages, 1):
         content = message.get("content")
-        parts = [content] if isinstance(content, str) else content if isinstance(content, Sequence) else []
-        what = f"the {message.get('role')} turn" + (f" ({place} of {len(messages)})" if len(messages) > 1 else "")
-        for part in parts:
-            text = part.get("text") if isinstance(part, Mapping) else part
-            if isinstance(text, str):
-                found.append((what, text))
-    return found
+        if isinstance(content, str):
+            yield place, content
+        elif isinstance(content, Sequence):
+            for part in content:
+                text = part.get("text") if isinstance(part, Mapping) else part
+                if isinstance(text, str):
+                    yield place, text
 
 
 def _is_spelled(text: str, prompts: Sequence[str]) -> bool:
