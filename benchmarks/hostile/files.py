@@ -36,7 +36,10 @@ _WHOLE: Mapping[str, bytes] = {
     "LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n",
 }
 SPECIAL = ("folder", "fifo", "link to a device", "link to itself", "link outside")
-"""What a file may be instead. The last is no damage where users keep their own files: hub caches are made of such links."""
+"""What a file may be instead.
+
+The last is no damage where users keep their own files: hub caches are made of such links, and a baseline may be one.
+"""
 
 _EVAL = """
 import pytest
@@ -118,7 +121,7 @@ def damages(bases: Mapping[str, Path], seed: int) -> Iterator[Damage]:
         for name in names:
             for what, content in _WHOLE.items():
                 yield Damage(kind, f"{name}: {what}", base, {name: content})
-            for special in SPECIAL if kind in ("run", "baseline") else SPECIAL[:-1]:
+            for special in SPECIAL if kind == "run" else SPECIAL[:-1]:
                 yield Damage(kind, f"{name}: {special}", base, special={name: special})
             if (base / name).exists():
                 original = (base / name).read_bytes()

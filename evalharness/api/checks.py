@@ -157,10 +157,11 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 def open_regular(path: Path | str) -> BinaryIO:
     """Open a regular file, links followed; `OSError` for a folder, and for a device or a pipe, which may never end."""
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # else a pipe without a writer would be waited for
-    if stat.S_ISREG(os.fstat(number).st_mode):
-        return os.fdopen(number, "rb")
-    os.close(number)
+    if stat.S_ISREG(os.stat(path).st_mode):  # opening a device may already do something
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # else a pipe without a writer would be waited for
+        if stat.S_ISREG(os.fstat(number).st_mode):  # it is the file that was looked at
+            return os.fdopen(number, "rb")
+        os.close(number)
     raise OSError(errno.EINVAL, "a folder, device or pipe is no regular file", str(path))
 
 

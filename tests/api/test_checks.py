@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evalharness.api.checks import excerpt, first_names, short_hash
+from evalharness.api.checks import excerpt, first_names, open_regular, short_hash
 from evalharness.api.errors import CheckpointError, EvalHarnessError, RecordError
 from evalharness.checkpoints.weights import read_json
 from evalharness.tasks.shared import read_lines
@@ -21,6 +21,12 @@ def test_texts_and_names_beyond_the_length_are_cut_and_marked():
     assert first_names(("a", "b", "c"), 2) == "a, b, …"
     assert short_hash("0123456789abcdef" * 4) == "0123456789ab"
     assert short_hash("0123456789abcdef" * 3) == "0123456789abcdef" * 3
+
+
+def test_a_device_is_not_even_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "open", lambda *_: pytest.fail("opening a tape or a watchdog does something already"))
+    with pytest.raises(OSError, match="a folder, device or pipe is no regular file"):
+        open_regular("/dev/zero")
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
