@@ -174,12 +174,9 @@ class RunRecords:
         self.cases.clear()
 
 
-def read_records(run_dir: Path, *, is_own: bool = False) -> RunRecords:
-    """Return the content of all journals, read once, line by line. Raises `RecordError` for a broken line.
-
-    `is_own`: this session has written every line itself, so their types need no check, which takes a tenth of the time.
-    """
-    reader = _Reader(is_checked=not is_own)
+def read_records(run_dir: Path) -> RunRecords:
+    """Return the content of all journals, read once, line by line. Raises `RecordError` for a broken line."""
+    reader = _Reader()
     with collector(on=False):
         for line in read_lines(run_dir):
             reader.add(line)
@@ -220,9 +217,8 @@ _NO_FACTS = _EvalFacts()
 class _Reader:
     """Collects lines. `_eval_facts` holds each journal's eval lines so far: rows refer to them."""
 
-    def __init__(self, *, is_checked: bool = True) -> None:
+    def __init__(self) -> None:
         self.records = RunRecords()
-        self._is_checked = is_checked
         self._eval_facts: dict[tuple[str, str], _EvalFacts] = {}
         self._arounds: dict[tuple[str, str], tuple[str, str]] = {}
         self._facts: dict[str, CaseFacts] = {}
@@ -234,8 +230,7 @@ class _Reader:
         """Add a line; unknown kinds are skipped."""
         if line.path is not self._path:
             self._begin(line.path)
-        if self._is_checked:
-            check_line(line)
+        check_line(line)
         records, values, worker = self.records, line.values, self._worker
         kind = values.pop("kind")
         if kind in ("generation", "step"):

@@ -84,7 +84,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     state = config.stash[STATE]
     context, origin, run_dir = state.context, state.execution.origin, state.context.run_dir
     forget_in_flight(run_dir)
-    records = read_records(run_dir, is_own=context.resumed is None)
+    records = read_records(run_dir)
     engines = {spec.id: spec.to_json() for spec in state.registry.known_engines}
     reason = interrupted or "the session ended before it"
     plan = state.execution.plan
