@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from evalharness.api.checks import excerpt, first_names, is_folder
+from evalharness.api.checks import excerpt, first_names, is_folder, read_regular
 from evalharness.api.errors import CheckpointError, did_you_mean, nearest_folder
 from evalharness.api.options import ModelLoadConfig
 
@@ -52,7 +52,10 @@ def _snapshot(name: str, revision: str) -> Path | None:
     Not by huggingface_hub: it takes every file that was left out on purpose, such as a pickle, for one that is missing.
     """
     ref = _cached(name) / "refs" / revision
-    commit = ref.read_text("utf-8").strip() if ref.is_file() else revision
+    try:
+        commit = read_regular(ref).decode("utf-8").strip() if ref.is_file() else revision
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{ref} in the hub's cache cannot be read: {error}; fetch it again: `{_fetching(name, revision)}`") from error
     folder = _cached(name) / "snapshots" / commit
     return folder if "/" not in commit and commit and folder.is_dir() else None
 

@@ -301,7 +301,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, No
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Leave out the tests of evals that a resumed or recorded run does not have."""
-    gc.freeze()  # see pytest_collection_finish
+    if config.stash[STATE].registry.modules:
+        gc.freeze()  # see pytest_collection_finish; sessions without evals are left as they are
     yield  # raises for an expression of -k or -m that pytest refuses, after which it still ends the collection
     registry = config.stash[STATE].registry
     config.stash[STATE].is_collected = True

@@ -177,6 +177,12 @@ def test_the_cache_is_where_huggingface_hub_has_it(monkeypatch: pytest.MonkeyPat
         folder_of("no/such-model")
 
 
+def test_a_damaged_reference_is_our_error(folders: tuple[Path, Path], cache: Path) -> None:
+    (cache / "models--Qwen--Qwen3-VL-4B-Instruct/refs/main").write_bytes(b"\xff" * 40)
+    with pytest.raises(CheckpointError, match=rf"refs/main in the hub's cache cannot be read: .*`hf download {NAME}`"):
+        folder_of(NAME)
+
+
 def test_without_a_cache_it_says_so(cache: Path) -> None:
     with pytest.raises(CheckpointError, match=rf"there is no cache of the hub yet \({cache}\)"):
         folder_of(NAME)
