@@ -111,6 +111,13 @@ def terminal_width(reporter: Any) -> int:
     return int(reporter._tw.fullwidth)
 
 
+def change_crash_message(representation: object, message: str) -> None:
+    """Set what the short summary and the JUnit file say of a failure; does nothing where they say the whole text."""
+    crash = getattr(representation, "reprcrash", None)
+    if crash is not None:
+        crash.message = message
+
+
 def change_texts(representation: object, change: Callable[[str], str], max_lines: int = 200) -> bool:
     """Change every text of a traceback in place; return False for a message without a traceback.
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.checks import any_text
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.garbage import collector
 from evalharness.api.options import GenerationOptions
 from evalharness.api.redaction import redactor, remember_options, remember_values
 from evalharness.api.requests import Outcome
 from evalharness.config import RunConfig
-from evalharness.pytest_plugin._pytest_internals import check_expressions
+from evalharness.pytest_plugin._pytest_internals import change_crash_message, check_expressions
 from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
 from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards
 from evalharness.pytest_plugin.distributed.worker import install_stop_command, report_ambiguous_node_ids, start_heartbeat, units_ahead
@@ -28,9 +27,10 @@ from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_id
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.execution.units import is_eval_test
+from evalharness.pytest_plugin.failures import hide_own_frames, message_of
 from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdict, results_of, stop_for
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
-from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report, shorten
+from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report
 from evalharness.pytest_plugin.plain_tests import PlainTest, asks_outside_of_units, takes_engine
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, resume_run
@@ -94,7 +94,7 @@ class RunningTests:
                 raise
             if isinstance(error, pytest.xfail.Exception) or pyfuncitem.get_closest_marker("xfail") is not None:
                 raise  # pytest decides whether this was expected
-            record.miss = Miss(shorten(any_text(error) or type(error).__name__), _location(error, pyfuncitem))
+            record.miss = Miss(message_of(error), _location(error, pyfuncitem))
             return True
         except pytest.skip.Exception:
             if record is not None:
@@ -126,9 +126,11 @@ class RunningTests:
         self, item: pytest.Item, call: pytest.CallInfo[Any]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Note each phase, and each subtest, in the test's record; after the last one, write its row."""
-        raised = call.excinfo.value if call.excinfo is not None else None
-        report = yield
         state = self._state
+        raised = call.excinfo.value if call.excinfo is not None else None
+        if call.excinfo is not None and (state.current or state.plain) is not None and not item.config.getoption("fulltrace"):
+            hide_own_frames(call.excinfo)
+        report = yield
         state.execution.progress.num_signs += 1
         if state.plain is not None and state.plain.record.nodeid == item.nodeid:
             self._note_plain(state.plain, report, call, raised)
@@ -139,6 +141,8 @@ class RunningTests:
         is_subtest = report.when == "call" and not record.has_returned
         if note_report(record, report, call, raised) == "miss" and report.failed:
             _let_pass(item, record, report, call)
+        if report.failed and raised is not None:
+            change_crash_message(report.longrepr, message_of(raised))
         make_safe(report)
         if is_subtest:
             return report

@@ -29,8 +29,9 @@ from evalharness.api.garbage import collector
 from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
+from evalharness.pytest_plugin.failures import shorten
 from evalharness.pytest_plugin.options import asked_on_command_line
-from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
+from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
 from evalharness.report.text import duration_text, terminal_text
 from evalharness.runs.schema import Row, RunFile
 
