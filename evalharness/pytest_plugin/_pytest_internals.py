@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,8 @@ from _pytest.config.findpaths import determine_setup
 from _pytest.mark.expression import Expression
 from _pytest.outcomes import Failed as Failed
 from _pytest.pathlib import import_path
+
+_NUM_ERROR_LINES = 3
 
 
 def parametrised_fixture(metafunc: pytest.Metafunc, name: str) -> Sequence[Any] | None:
@@ -109,6 +112,34 @@ def report_collection(collector: pytest.Collector) -> None:
 def terminal_width(reporter: Any) -> int:
     """Return the width of the terminal in characters."""
     return int(reporter._tw.fullwidth)
+
+
+def change_last_line(reporter: Any, parts: Sequence[str], color: str | None) -> None:
+    """Put parts before the counts of pytest's last line, and give it the colour, but never a milder one than its own."""
+    build = reporter.build_summary_stats_line
+
+    def built() -> tuple[list[tuple[str, dict[str, bool]]], str]:
+        counts, own = build()
+        chosen = color if color is not None and own != "red" else own
+        return [*((part, {chosen: True, "bold": True}) for part in parts), *counts], chosen
+
+    reporter.build_summary_stats_line = built
+
+
+def failing_line(representation: object) -> object:
+    """Return a traceback with the failing line and the error alone; a message as it is."""
+    if not isinstance(representation, ExceptionRepr) or not representation.reprtraceback.reprentries:
+        return representation
+    short = copy.deepcopy(representation)
+    if isinstance(short, ExceptionChainRepr):
+        short.chain = [(*short.chain[-1][:2], None)]
+    entry = short.reprtraceback.reprentries[-1]
+    short.reprtraceback.reprentries = [entry]
+    if isinstance(entry, ReprEntry):
+        entry.reprfuncargs = entry.reprlocals = None
+        errors = [line for line in entry.lines if line.startswith("E ")]
+        entry.lines = [line for line in entry.lines if line.startswith(">")][-1:] + errors[:_NUM_ERROR_LINES]
+    return short
 
 
 def change_crash_message(representation: object, message: str) -> None:

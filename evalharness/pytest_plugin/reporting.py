@@ -338,11 +338,10 @@ class Reporting:
                 for line in problem.splitlines():
                     terminalreporter.write_line(f"E   {terminal_text(line)}")
         terminalreporter.write_sep("=", "evalharness")
-        for line in self.summary.splitlines():  # one by one: a terminal that lacks a character gets that line escaped
-            terminalreporter.write_line(line)
-        terminalreporter.write_line(f"report: {self._state.context.run_dir / 'report.md'}")
-        if (page := self._state.context.run_dir / "report.html").exists():
-            terminalreporter.write_line(f"page: {page}")
+        write_lines(terminalreporter, self.summary.splitlines())
+        write_places(terminalreporter, self._state.context.run_dir)
+        self.equal.before_short_summary(terminalreporter)
+        darken_last_line(terminalreporter, self.verdict, gate_counts(self.run), sum(self.not_run.values()))
 
 
 def _renewed_index(report_dir: Path) -> str:
