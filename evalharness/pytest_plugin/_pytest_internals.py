@@ -126,13 +126,17 @@ def change_last_line(reporter: Any, parts: Sequence[str], color: str | None) -> 
     reporter.build_summary_stats_line = built
 
 
-def failing_line(representation: object) -> object:
-    """Return a traceback with the failing line and the error alone; a message as it is."""
+def failing_line(representation: object, before: str) -> object:
+    """Return a traceback with the failing line and the error alone, or a message; with a text before what the short summary says of it."""
+    if isinstance(representation, str):
+        return before + representation
     if not isinstance(representation, ExceptionRepr) or not representation.reprtraceback.reprentries:
         return representation
     short = copy.deepcopy(representation)
+    if short.reprcrash is not None:
+        short.reprcrash.message = before + short.reprcrash.message
     if isinstance(short, ExceptionChainRepr):
-        short.chain = [(*short.chain[-1][:2], None)]
+        short.chain = [(short.reprtraceback, short.reprcrash, None)]
     entry = short.reprtraceback.reprentries[-1]
     short.reprtraceback.reprentries = [entry]
     if isinstance(entry, ReprEntry):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.analysis.reasons import normalised
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.garbage import collector
 from evalharness.api.options import GenerationOptions
@@ -143,6 +144,7 @@ class RunningTests:
             _let_pass(item, record, report, call)
         if report.failed and raised is not None:
             change_crash_message(report.longrepr, message_of(raised))
+            report.evalharness_reason = normalised(message_of(raised), (record.case.id, record.case.group))  # type: ignore[attr-defined]
         make_safe(report)
         if is_subtest:
             return report
@@ -193,9 +195,10 @@ def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, nu
         "location": record.miss.location if record.miss is not None else "",
         "num_tokens": num_tokens,
     }
-    if record.outcome in ("miss", "invalid"):
+    if record.outcome not in ("pass", "skip"):
         # Of the item, not of this report: the JUnit file takes those of the teardown.
         item.user_properties += [("outcome", record.outcome), ("problem", record.problem or "")]
+        item.user_properties.append(("reason", normalised(record.problem or "", (record.case.id, record.case.group))))
 
 
 def _location(error: BaseException, item: pytest.Function) -> str:
@@ -240,6 +243,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[REPORTING] = reporting = Reporting(config, state)
     if state.context.worker in CONTROLLER_NAMES:
         config.pluginmanager.register(reporting, "evalharness-reporting")
+        config.pluginmanager.register(reporting.equal, "evalharness-equal-failures")
     if state.context.worker == "controller":
         from evalharness.pytest_plugin.distributed.controller import Controller  # xdist is imported with it
 

@@ -62,10 +62,9 @@ def _is_message(report: Any) -> bool:
 
 def _for_all(group: Sequence[Any]) -> Any:
     report = copy.copy(group[0])
-    more = f" and {len(group) - 1:,} more"
     path, line, name = report.location
-    report.location, report.nodeid, report.is_one_of_many = (path, line, name + more), report.nodeid + more, True
-    report.longrepr = failing_line(report.longrepr)
+    report.location, report.is_one_of_many = (path, line, f"{name} and {len(group) - 1:,} more"), True
+    report.longrepr = failing_line(report.longrepr, f"{len(group):,} times: ")
     report.sections = [(title, "\n".join(content.splitlines()[-_NUM_SECTION_LINES:])) for title, content in report.sections]
     return report
 

@@ -30,8 +30,10 @@ from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 from evalharness.pytest_plugin.failures import shorten
+from evalharness.pytest_plugin.last_screen import EqualFailures, darken_last_line, write_lines, write_places
 from evalharness.pytest_plugin.options import asked_on_command_line
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
+from evalharness.report.findings import gate_counts
 from evalharness.report.text import duration_text, terminal_text
 from evalharness.runs.schema import Row, RunFile
 
@@ -190,6 +192,9 @@ class Reporting:
         self.interrupted: str | None = None
         self.signals = EndSignals()
         self.summary = ""
+        self.verdict = ""
+        self.num_not_run = 0
+        self.equal = EqualFailures()
         self._is_ending = False
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, Any] | None:
@@ -315,17 +320,20 @@ class Reporting:
     def _write_reports(self, run: RunFile, rows: list[Row]) -> str:
         """Write the reports and return the closing lines; if a page fails, note that in `run` and in run.json."""
         from evalharness.pytest_plugin.finish.ci_files import write_github_summary
+        from evalharness.report.terminal import verdict_line
         from evalharness.report.writing import report_rows, terminal_summary  # numpy and tabulate, only now
 
         tables = report_rows(self._state.context.run_dir, rows)
         run["problems"], run["exit_code"] = tables.run["problems"], tables.run["exit_code"]
         write_github_summary(tables)
+        self.verdict, self.num_not_run = verdict_line(tables), tables.not_run.total()
         reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
         return terminal_summary(tables, None if reporter is None else terminal_width(reporter))
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show the scores, the misses where `-rm` asks for them, and where the report lies."""
+        self.equal.before_short_summary(terminalreporter)
         if self.problem is not None:
             terminalreporter.write_sep("=", "evalharness", red=True)
             terminalreporter.write_line(f"no report: {terminal_text(self.problem, 2000)}", red=True)
@@ -337,11 +345,13 @@ class Reporting:
                 terminalreporter.write_line(f"MISS {nodeid} ({location})", yellow=True)
                 for line in problem.splitlines():
                     terminalreporter.write_line(f"E   {terminal_text(line)}")
-        terminalreporter.write_sep("=", "evalharness")
-        write_lines(terminalreporter, self.summary.splitlines())
+        if terminalreporter.config.get_verbosity() < -1:
+            write_lines(terminalreporter, [self.verdict])
+        else:
+            terminalreporter.write_sep("=", "evalharness")
+            write_lines(terminalreporter, self.summary.splitlines())
         write_places(terminalreporter, self._state.context.run_dir)
-        self.equal.before_short_summary(terminalreporter)
-        darken_last_line(terminalreporter, self.verdict, gate_counts(self.run), sum(self.not_run.values()))
+        darken_last_line(terminalreporter, self.verdict.partition(":")[0], gate_counts(self.run), self.num_not_run)
 
 
 def _renewed_index(report_dir: Path) -> str:

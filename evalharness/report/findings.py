@@ -5,12 +5,14 @@ The sentences are plain text that may hold hostile names: escape them for displa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from evalharness.api.errors import BROKEN
-from evalharness.report.tables import OUTCOMES, RunTables
+from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables
 from evalharness.report.text import one_line, plural, share_text
+from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import EvalEntry, GateVerdict, RunFile, entries_of, items_of, mapping, text_of
 
 MAX_FINDINGS = 30
@@ -30,14 +32,11 @@ _NOTABLE = {
 def verdict(tables: RunTables) -> tuple[str, str]:
     """Return one word for the run (PASSED, FAILED, BROKEN, FINISHED, INTERRUPTED, EMPTY) and the sentence that explains it."""
     counts = {outcome: tables.total(outcome) for outcome in OUTCOMES}
-    gates = [gate for gate in entries_of(tables.run.get("gates")) if gate_state(gate) != "skipped"]
-    num_failed = sum(gate.get("passed") is not True for gate in gates)
-    which = "the gate" if len(gates) == 1 else f"{share_text(num_failed or len(gates), len(gates))} gates"
-    num_idle = len(entries_of(tables.run.get("gates"))) - len(gates)
-    none = "gates were not judged" if _unfinished(tables) else "no gates were set"
-    reasons = [f"{which} {'failed' if num_failed else 'passed'}"] if gates else [] if num_idle else [none]
-    if num_idle:
-        reasons.append(f"{plural(num_idle, 'gate')} skipped, as no baseline was given")
+    gates = gate_counts(tables.run)
+    num_failed = gates["failed"]
+    reasons = gate_words(gates) or ["gates were not judged" if _unfinished(tables) else "no gates were set"]
+    if num_not_run := tables.not_run.total():
+        reasons.insert(0, f"{tables.num_rows - num_not_run:,} of {plural(tables.num_rows, 'sample')} ran")
     for outcome, what in (("fail", "failed"), ("error", "ended in an error"), ("invalid", "could not be run")):
         if counts[outcome]:
             reasons.append(f"{plural(counts[outcome], 'sample')} {what}")
@@ -53,7 +52,7 @@ def verdict(tables: RunTables) -> tuple[str, str]:
         return "EMPTY", f"no case was recorded; {sentence}"
     if exit_code == BROKEN and not (num_failed or counts["fail"] or counts["error"]):
         return "BROKEN", sentence
-    return ("FAILED" if broken else "PASSED" if gates else "FINISHED"), sentence
+    return ("FAILED" if broken else "PASSED" if gates["passed"] else "FINISHED"), sentence
 
 
 def _what_broke(run: RunFile) -> str:
@@ -62,9 +61,31 @@ def _what_broke(run: RunFile) -> str:
     return "something other than a sample broke" + (f": {plural(num, 'problem')} of the run" if num else "")
 
 
-def gate_state(gate: GateVerdict) -> Literal["passed", "failed", "skipped"]:
-    """Return what became of a gate, the same in every report; skipped: it needs a baseline, and none was given."""
-    return "skipped" if gate.get("asked") is False else "passed" if gate.get("passed") is True else "failed"
+def gate_state(gate: GateVerdict) -> Literal["passed", "failed", "not judged", "skipped"]:
+    """Return what became of a gate, the same in every report.
+
+    Not judged: its cases did not all run, or all ended in an error. Skipped: it needs a baseline, and none was given.
+    """
+    if gate.get("asked") is False:
+        return "skipped"
+    return "passed" if gate.get("passed") is True else "not judged" if gate.get("judged") is False else "failed"
+
+
+def gate_counts(run: RunFile) -> Counter[str]:
+    """Return how many gates of a run passed, failed, were not judged and were skipped."""
+    return Counter(map(gate_state, entries_of(run.get("gates"))))
+
+
+def gate_words(counts: Mapping[str, int]) -> list[str]:
+    """Return what became of a run's gates, the same words everywhere: "3 of 10 gates failed", then how many were not judged or skipped.
+
+    Those are none of the ten.
+    """
+    num_failed, num_judged = counts.get("failed", 0), counts.get("failed", 0) + counts.get("passed", 0)
+    which = "the gate" if num_judged == 1 else f"{share_text(num_failed or num_judged, num_judged)} gates"
+    words = [f"{which} {'failed' if num_failed else 'passed'}"] if num_judged else []
+    others = (("not judged", ""), ("skipped", ", as no baseline was given"))
+    return words + [f"{plural(counts[state], 'gate')} {state}{why}" for state, why in others if counts.get(state)]
 
 
 def _unfinished(tables: RunTables) -> bool:
@@ -211,10 +232,17 @@ def _unanswered(tables: RunTables) -> Iterator[str]:
         for name, what in (("error", "ended in an infrastructure error"), ("invalid", "could not be run (invalid)")):
             if counts[name]:
                 yield f"{share_text(counts[name], counts['cases'])} cases of {where} {what}: not counted in any mean"
+    not_run: dict[str, list[ProblemGroup]] = {}
     for group in tables.problems.values():
-        if group.outcome == "skip":
+        if group.problem.startswith(NOT_RUN):
+            not_run.setdefault(group.problem.removeprefix(NOT_RUN), []).append(group)
+        elif group.outcome == "skip":
             reason = one_line(group.problem or "no reason was recorded", 200)
             yield f"{plural(group.count, 'case')} of {group.eval} on {group.engine} skipped: {reason}"
+    for reason, groups in not_run.items():
+        places = [f"{group.eval} on {group.engine} ({group.count:,})" for group in groups[:NUM_CASES_IN_REMARK]]
+        more = f" and {plural(len(groups) - len(places), 'more eval')}" if len(groups) > len(places) else ""
+        yield f"not run: {', '.join(places)}{more}: {one_line(reason, 300)}"
 
 
 def _cut_answers(tables: RunTables) -> Iterator[str]:

@@ -19,6 +19,7 @@ from evalharness.analysis.reasons import normalised
 from evalharness.analysis.statistics.intervals import cluster_sums, cluster_variance, group_codes, mean_intervals
 from evalharness.report.text import one_line, plural, printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
+from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import Generation, Row, RunFile, entries_of, generations_of, items_of, mapping, text_of
 
 OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")
@@ -150,6 +151,8 @@ class RunTables:
     """Answers by engine that were not generated in this run."""
     unusable: Counter[str] = field(default_factory=Counter)
     num_duplicates: int = 0
+    not_run: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Rows of tests that never ran, by eval, test and engine."""
     derived: dict[str, list[str]] = field(default_factory=dict, repr=False)
     """Results computed from the rows, kept by name."""
 
@@ -293,6 +296,8 @@ def _add_row(tables: RunTables, row: Row, seen: set[tuple[int, int, int, str]]) 
     generations = generations_of(row)
     outcome = _outcome(tables, row.get("outcome"))
     tables.outcomes.append(outcome)
+    if outcome == "skip" and text_of(row.get("problem")).startswith(NOT_RUN):
+        tables.not_run[tables.evals.names[key[0]], tables.tests.names[key[1]], tables.engines.names[key[2]]] += 1
     tables.row_problems.append(-1 if outcome == "pass" else _add_problem(tables, key, outcome, row, generations))
     validity = _add_generations(tables, key[2], generations)
     counted = ("cases", outcome, *validity, *_add_scores(tables, number, outcome, row.get("scores")))

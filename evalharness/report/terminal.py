@@ -12,6 +12,7 @@ from rich.text import Text
 
 from evalharness.report import what_broke
 from evalharness.report.findings import findings, verdict
+from evalharness.report.markdown import go_on_command
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import number_text, plural, terminal_text
 
@@ -100,10 +101,16 @@ def terminal_width() -> int:
 
 
 def terminal_lines(tables: RunTables, columns: int) -> Iterator[str]:
-    """Yield lines that take at most `columns` columns (never fewer than `MIN_COLUMNS`) and hold no control character."""
+    """Yield lines that take at most `columns` columns (never fewer than `MIN_COLUMNS`) and hold no control character.
+
+    Commands, which come last, are neither cut nor broken.
+    """
     columns = max(columns, MIN_COLUMNS)
     for line in _lines(tables, columns):
         yield fit(line, columns)
+    yield from what_broke.worst_lines(tables)
+    if command := go_on_command(tables.run):
+        yield f"go on: {command}"
 
 
 def _lines(tables: RunTables, columns: int) -> Iterator[str]:
@@ -111,14 +118,18 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
     words = what_broke.legend(tables, _VALIDITY, _TITLES)
     for line in (*([f"({words})"] if words else ()), *what_broke.gate_lines(tables), *what_broke.reason_lines(tables)):
         yield from wrapped(line, columns)
-    yield from what_broke.worst_lines(tables)
     remarks = findings(tables)
     for remark in remarks[:NUM_REMARKS]:
         yield from wrapped(f"! {terminal_text(remark, 400)}", columns)
     if len(remarks) > NUM_REMARKS:
         yield f"! {plural(len(remarks) - NUM_REMARKS, 'more caveat')} in report.md"
+    yield from wrapped(verdict_line(tables), columns)
+
+
+def verdict_line(tables: RunTables) -> str:
+    """Return the verdict of a run and its reasons."""
     word, sentence = verdict(tables)
-    yield from wrapped(f"{word}: {terminal_text(sentence, 400)}", columns)
+    return f"{word}: {terminal_text(sentence, 400)}"
 
 
 def _table(tables: RunTables, columns: int) -> Iterator[str]:
@@ -128,6 +139,8 @@ def _table(tables: RunTables, columns: int) -> Iterator[str]:
     scores: list[str] = [""]
     means = _means(tables)
     for key, row in tables.counts.items():
+        if tables.not_run.get(key) == row["cases"]:
+            continue  # a remark names it
         numbers = ["-" if name == "malformed" and not row["form_judged"] else f"{row[name]}" for name in shown]
         lines.append([terminal_text(f"{key[0]}::{key[1]}", 80), terminal_text(key[2], 80), f"{row['cases']}", *numbers])
         scores.append(means.get(key, ""))

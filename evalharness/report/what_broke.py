@@ -102,11 +102,16 @@ def _with_interval(tables: RunTables, gate: GateVerdict) -> str:
     """Return why a gate did not pass; after the value the interval of what it is the mean of."""
     reason = one_line(text_of(gate.get("reason")), 400)
     value, needs, limit = reason.partition(", needs ")
-    return f"{value}{_interval(tables, gate)}{needs}{limit}" if needs and not gate.get("end") and not gate.get("tag") else reason
+    return f"{value}{_interval(tables, gate)}{needs}{limit}" if needs and _is_on_mean(gate) else reason
+
+
+def _is_on_mean(gate: Mapping[str, object]) -> bool:
+    """Return whether a gate is on the metric over all cases: neither on a slice nor on an end of its interval."""
+    return not gate.get("end") and not gate.get("tag")
 
 
 def _interval(tables: RunTables, gate: GateVerdict) -> str:
-    place = tuple(text_of(gate.get(name)) for name in ("eval", "test", "engine"))
+    place = text_of(gate.get("eval")), text_of(gate.get("test")), text_of(gate.get("engine"))
     metric = text_of(gate.get("metric"))
     summary = tables.scores.get((*place, metric))
     low, high = (summary.low, summary.high) if summary is not None else (float("nan"),) * 2

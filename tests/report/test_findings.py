@@ -160,7 +160,7 @@ def test_the_list_of_remarks_is_bounded_and_says_so(tmp_path: Path) -> None:
 
 
 VERDICTS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], tuple[str, str]]] = {
-    "passed": (rows(2), {"gates": [gate(), gate()]}, ("PASSED", "all 2 gates passed")),
+    "passed": (rows(2), {"gates": [gate(), gate()]}, ("PASSED", "both gates passed")),
     "no gates": (rows(2), {}, ("FINISHED", "no gates were set")),
     "gate failed": (rows(2), {"gates": [gate(), gate(False)], "exit_code": 1}, ("FAILED", "1 of 2 gates failed")),
     "test failed": ([row(outcome="fail")], {"exit_code": 1}, ("FAILED", "no gates were set; 1 sample failed")),

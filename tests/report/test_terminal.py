@@ -12,7 +12,6 @@ from rich.cells import cell_len
 from evalharness.report.tables import load_tables
 from evalharness.report.terminal import (
     DEFAULT_COLUMNS,
-    NUM_PASSED_GATES,
     fit,
     fit_apart,
     open_console,
@@ -23,6 +22,7 @@ from evalharness.report.terminal import (
     terminal_lines,
     terminal_width,
 )
+from evalharness.report.what_broke import NUM_PASSED_GATES
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import gate, invalid, row, rows, write_run
 
