@@ -19,7 +19,7 @@ from evalharness.analysis.reasons import normalised
 from evalharness.api.checks import excerpt, first_names
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.runs.run_file import find_latest, is_latest
-from evalharness.runs.samples import count_outcomes, eval_entries
+from evalharness.runs.samples import NOT_RUN, count_outcomes, eval_entries
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
@@ -219,8 +219,12 @@ def judge_gates(
 
 
 def _not_run(rows: Sequence[Row], interrupted: str | None) -> str | None:
-    num = sum(row["outcome"] == "skip" and row["started_at"] is None for row in rows)
-    return f"{num} of {len(rows)} cases were not run ({interrupted or 'the session ended before them'})" if num else None
+    missing = [row for row in rows if row["outcome"] == "skip" and row["started_at"] is None]
+    if not missing:
+        return None
+    known = {reason for row in missing if (reason := (row.get("problem") or "").removeprefix(NOT_RUN))}
+    why = min(known, default=None) or interrupted or "the session ended before them"
+    return f"{len(missing)} of {len(rows)} cases were not run ({why})"
 
 
 def _all_errors(rows: Sequence[Row]) -> str | None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -126,24 +125,16 @@ def change_last_line(reporter: Any, parts: Sequence[str], color: str | None) -> 
     reporter.build_summary_stats_line = built
 
 
-def failing_line(representation: object, before: str) -> object:
-    """Return a traceback with the failing line and the error alone, or a message; with a text before what the short summary says of it."""
-    if isinstance(representation, str):
-        return before + representation
+def failing_line(representation: object) -> str | None:
+    """Return the place, the failing line and the error of a traceback; None for a message without a traceback."""
     if not isinstance(representation, ExceptionRepr) or not representation.reprtraceback.reprentries:
-        return representation
-    short = copy.deepcopy(representation)
-    if short.reprcrash is not None:
-        short.reprcrash.message = before + short.reprcrash.message
-    if isinstance(short, ExceptionChainRepr):
-        short.chain = [(short.reprtraceback, short.reprcrash, None)]
-    entry = short.reprtraceback.reprentries[-1]
-    short.reprtraceback.reprentries = [entry]
-    if isinstance(entry, ReprEntry):
-        entry.reprfuncargs = entry.reprlocals = None
-        errors = [line for line in entry.lines if line.startswith("E ")]
-        entry.lines = [line for line in entry.lines if line.startswith(">")][-1:] + errors[:_NUM_ERROR_LINES]
-    return short
+        return None
+    entry = representation.reprtraceback.reprentries[-1]
+    place = getattr(entry, "reprfileloc", None)
+    errors = [line for line in entry.lines if line.startswith("E ")]
+    failing = [line.removeprefix(">").strip() for line in entry.lines if line.startswith(">")][-1:]
+    where = [] if place is None else [f"{place.path}:{place.lineno}: {failing[0] if failing else place.message}"]
+    return "\n".join([*where, *errors[:_NUM_ERROR_LINES]])
 
 
 def change_crash_message(representation: object, message: str) -> None:

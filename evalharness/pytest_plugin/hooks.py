@@ -25,6 +25,7 @@ from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_o
 from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards
 from evalharness.pytest_plugin.distributed.worker import install_stop_command, report_ambiguous_node_ids, start_heartbeat, units_ahead
 from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, report_unloaded, takes
+from evalharness.pytest_plugin.execution.early_end import EarlyEnds
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.execution.units import is_eval_test
@@ -48,6 +49,9 @@ class RunningTests:
         self._session = session
         self._state = state
         self._prefill = FixturePrefill()
+        # Recorded answers cost nothing.
+        self._early_ends = EarlyEnds(is_on=not state.context.run.keep_going and NEW_SESSION not in session.config.stash)
+        session.config.pluginmanager.register(self._early_ends, "evalharness-early-ends")
         state.execution.engines.on_outcome = self._take
 
     def _take(self, spec: EngineSpec, options: GenerationOptions, outcome: Outcome, seconds: float) -> None:
@@ -70,6 +74,8 @@ class RunningTests:
             state.plain = PlainTest.of(item, state.registry) if item.config.stash.get(NEW_SESSION, None) is None else None
             return (yield)
         assert isinstance(item, pytest.Function)
+        if self._early_ends.leaves_out(record):
+            return (yield)
         try:
             execution.note_evals(item.session.items)  # a worker's first test: before, the controller may still refuse the run
         except RecordError as error:
@@ -151,6 +157,7 @@ class RunningTests:
         if report.when == "teardown":
             try:
                 state.execution.test_ended(record, call.duration)
+                self._early_ends.note(record)
             except RecordError as error:
                 stop_for(item.session, error)
             state.current = None

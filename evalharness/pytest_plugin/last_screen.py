@@ -18,36 +18,41 @@ _NUM_SECTION_LINES = 5
 
 
 class EqualFailures:
-    """Shows failures of eval tests that are one reason once: with a traceback, if they have one, and in pytest's short summary.
+    """Shows what many eval tests failed with once: its failing line, where it has one; our lines have the reason, number and first cases.
 
-    `reports` are pytest's, by category; their numbers stay as they are. With -vv nothing is left out.
+    pytest's numbers stay as they are. With -vv nothing is left out.
     """
+
+    def __init__(self) -> None:
+        self._single: dict[str, list[Any]] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, None, None]:
         """Before pytest's sections leave out what is equal; put it back at the end."""
         stats: dict[str, list[Any]] = terminalreporter.stats
         kept = {name: stats[name] for name in _STATS if name in stats}
-        if terminalreporter.config.get_verbosity() < 2:
-            self._once = {name: _once(reports) for name, reports in kept.items()}
-            stats.update({name: [report for report in reports if not _is_message(report)] for name, reports in self._once.items()})
+        for name, reports in kept.items() if terminalreporter.config.get_verbosity() < 2 else ():
+            groups = _groups(reports)
+            self._single[name] = [group[0] for group in groups if len(group) == 1]
+            shown = (group[0] if len(group) == 1 else _for_all(group) for group in groups)
+            stats[name] = [report for report in shown if report is not None]
         try:
             yield
         finally:
             stats.update(kept)
 
     def before_short_summary(self, terminalreporter: Any) -> None:
-        """Let pytest's short summary, which comes next, have those without a traceback, too."""
-        terminalreporter.stats.update(getattr(self, "_once", {}))
+        """Leave the reasons of many out of pytest's short summary, which comes next: they stand just above it."""
+        terminalreporter.stats.update(self._single)
 
 
-def _once(reports: Sequence[Any]) -> list[Any]:
-    """Return the reports, in order, without those that are one reason with an earlier one, which then says how many there are."""
+def _groups(reports: Sequence[Any]) -> list[list[Any]]:
+    """Return the reports by reason and place, in the order of the first ones."""
     groups: dict[object, list[Any]] = {}
     for report in reports:
         reason = getattr(report, "evalharness_reason", None)
         groups.setdefault(id(report) if reason is None else (reason, report.when, _place(report)), []).append(report)
-    return [group[0] if len(group) == 1 else _for_all(group) for group in groups.values()]
+    return list(groups.values())
 
 
 def _place(report: Any) -> object:
@@ -56,17 +61,14 @@ def _place(report: Any) -> object:
     return None if crash is None else (crash.path, crash.lineno)
 
 
-def _is_message(report: Any) -> bool:
-    return getattr(report, "is_one_of_many", False) and isinstance(report.longrepr, str)
-
-
 def _for_all(group: Sequence[Any]) -> Any:
+    """Return a report for all of a group; None if there is nothing to show but their message."""
     report = copy.copy(group[0])
-    path, line, name = report.location
-    report.location, report.is_one_of_many = (path, line, f"{name} and {len(group) - 1:,} more"), True
-    report.longrepr = failing_line(report.longrepr, f"{len(group):,} times: ")
+    report.longrepr = failing_line(report.longrepr)
     report.sections = [(title, "\n".join(content.splitlines()[-_NUM_SECTION_LINES:])) for title, content in report.sections]
-    return report
+    path, line, name = report.location
+    report.location = path, line, f"{name} and {len(group) - 1:,} more"
+    return report if report.longrepr or report.sections else None
 
 
 def write_lines(terminalreporter: Any, lines: Sequence[str]) -> None:
@@ -103,9 +105,8 @@ def knows_links(env: Mapping[str, str]) -> bool:
     )
 
 
-def darken_last_line(terminalreporter: Any, verdict: str, gates: Mapping[str, int], num_not_run: int) -> None:
+def darken_last_line(terminalreporter: Any, verdict: str, gates: Mapping[str, int]) -> None:
     """Have pytest's last line begin with gates that failed or were not judged, in the colour of the verdict where that is a worse one."""
     color = {"FAILED": "red", "BROKEN": "red", "INTERRUPTED": "yellow", "EMPTY": "yellow"}.get(verdict)
     parts = [f"{gates[state]} gate{'s' * (gates[state] != 1)} {state}" for state in ("failed", "not judged") if gates.get(state)]
-    parts += [f"{num_not_run} not run"] if num_not_run else []
     change_last_line(terminalreporter, parts, color)

@@ -35,6 +35,7 @@ from evalharness.pytest_plugin.options import asked_on_command_line
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
 from evalharness.report.findings import gate_counts
 from evalharness.report.text import duration_text, terminal_text
+from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import Row, RunFile
 
 if TYPE_CHECKING:
@@ -193,7 +194,6 @@ class Reporting:
         self.signals = EndSignals()
         self.summary = ""
         self.verdict = ""
-        self.num_not_run = 0
         self.equal = EqualFailures()
         self._is_ending = False
 
@@ -208,6 +208,8 @@ class Reporting:
         if facts["outcome"] == "invalid":
             # In a test without gates it is a failure, which pytest then explains like any other.
             return "failed" if report.failed else "invalid", "" if live else "i", ("INVALID", {"yellow": True})
+        if facts["outcome"] == "skip" and (facts["problem"] or "").startswith(NOT_RUN):
+            return "not run", "", ("NOT RUN", {"yellow": True})
         return ("passed", "", "PASSED") if live and facts["outcome"] == "pass" else None
 
     @pytest.hookimpl(trylast=True)
@@ -326,7 +328,7 @@ class Reporting:
         tables = report_rows(self._state.context.run_dir, rows)
         run["problems"], run["exit_code"] = tables.run["problems"], tables.run["exit_code"]
         write_github_summary(tables)
-        self.verdict, self.num_not_run = verdict_line(tables), tables.not_run.total()
+        self.verdict = verdict_line(tables)
         reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
         return terminal_summary(tables, None if reporter is None else terminal_width(reporter))
 
@@ -351,7 +353,7 @@ class Reporting:
             terminalreporter.write_sep("=", "evalharness")
             write_lines(terminalreporter, self.summary.splitlines())
         write_places(terminalreporter, self._state.context.run_dir)
-        darken_last_line(terminalreporter, self.verdict.partition(":")[0], gate_counts(self.run), self.num_not_run)
+        darken_last_line(terminalreporter, self.verdict.partition(":")[0], gate_counts(self.run))
 
 
 def _renewed_index(report_dir: Path) -> str:

@@ -21,6 +21,8 @@ FEW_CASES = 10
 SAME_TEXT_CASES = 3
 """From this many cases on, one and the same answer to all of them is worth a sentence."""
 NUM_CASES_IN_REMARK = 3
+ERRORS = "ended in an error: not counted in any mean"
+"""How the caveat about errors ends."""
 _NOTABLE = {
     "length_cap": (0.05, "hit the length cap and may be cut off"),
     "empty": (0.0, "are empty"),
@@ -229,9 +231,9 @@ def _same_checkpoints(tables: RunTables) -> Iterator[str]:
 
 def _unanswered(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
-        for name, what in (("error", "ended in an infrastructure error"), ("invalid", "could not be run (invalid)")):
+        for name, what in (("error", ERRORS), ("invalid", "could not be run (invalid): not counted in any mean")):
             if counts[name]:
-                yield f"{share_text(counts[name], counts['cases'])} cases of {where} {what}: not counted in any mean"
+                yield f"{share_text(counts[name], counts['cases'])} cases of {where} {what}"
     not_run: dict[str, list[ProblemGroup]] = {}
     for group in tables.problems.values():
         if group.problem.startswith(NOT_RUN):

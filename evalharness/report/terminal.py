@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from evalharness.report import what_broke
-from evalharness.report.findings import findings, verdict
+from evalharness.report.findings import ERRORS, findings, verdict
 from evalharness.report.markdown import go_on_command
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import number_text, plural, terminal_text
@@ -114,11 +114,12 @@ def terminal_lines(tables: RunTables, columns: int) -> Iterator[str]:
 
 
 def _lines(tables: RunTables, columns: int) -> Iterator[str]:
-    yield from _table(tables, columns)
+    if any(tables.total(outcome) for outcome in ("pass", "miss", "fail", "invalid", "other")):
+        yield from _table(tables, columns)
     words = what_broke.legend(tables, _VALIDITY, _TITLES)
     for line in (*([f"({words})"] if words else ()), *what_broke.gate_lines(tables), *what_broke.reason_lines(tables)):
         yield from wrapped(line, columns)
-    remarks = findings(tables)
+    remarks = [remark for remark in findings(tables) if not remark.endswith(ERRORS)]  # their reasons say it here
     for remark in remarks[:NUM_REMARKS]:
         yield from wrapped(f"! {terminal_text(remark, 400)}", columns)
     if len(remarks) > NUM_REMARKS:

@@ -32,8 +32,6 @@ _LEGEND = {
     "empty": "the answer is empty",
     "unclosed": "the model never stopped thinking",
     "invalid": "the case could not be asked",
-    "error": "machine, network or code failed",
-    "skip": "skipped, or not run",
     "miss": "an assertion failed in a test whose gates decide",
     "fail": "an assertion failed in a test without gates",
 }
@@ -91,8 +89,8 @@ def _not_judged(gates: Sequence[GateVerdict]) -> Iterator[str]:
     reasons: dict[str, list[GateVerdict]] = {}
     for gate in gates:
         reason = text_of(gate.get("reason")).removeprefix("not judged: ")
-        _, did_not_run, why = reason.partition(" cases were not run (")
-        reasons.setdefault(f"not all cases ran ({why}" if did_not_run else reason, []).append(gate)
+        what, ended, _ = reason.partition(" ended in an error")  # the reasons of errors have lines of their own
+        reasons.setdefault("not all cases ran" if " cases were not run (" in reason else what + ended, []).append(gate)
     for reason, of_reason in reasons.items():
         where = f"{text_of(of_reason[0].get('expression'))} ({_place(of_reason[0])})" if len(of_reason) == 1 else ""
         yield terminal_text(f"{where or plural(len(of_reason), 'gate')} not judged: {one_line(reason, 300)}", 600)
@@ -157,7 +155,7 @@ def reason_lines(tables: RunTables) -> Iterator[str]:
         cases = ", ".join(terminal_text(case_id, 40) for case_id in group.case_ids) + (", …" if group.count > len(group.case_ids) else "")
         what = plural(group.count, "error") if group.outcome == "error" else f"{group.count:,} {group.outcome}"
         where = terminal_text(f"{group.eval} on {group.engine}", 120)
-        yield f"{what}: {one_line(group.problem or 'no reason was recorded', 200)} ({where}: {cases})"
+        yield f"{what}: {one_line(group.problem or 'no reason was recorded', 160)} ({where}: {cases})"
     if len(groups) > NUM_REASONS:
         num_cases = sum(group.count for group in groups[NUM_REASONS:])
         yield f"{plural(len(groups) - NUM_REASONS, 'more reason')} for {plural(num_cases, 'case')} in report.md"

@@ -47,7 +47,7 @@ FINDINGS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[str]]] = {
     "invalid, error and skip": (
         [*rows(17), invalid("a"), invalid("b", outcome="error"), invalid("c", "not run: Ctrl-C", outcome="skip")], {},
         [
-            f"1 of 20 cases of {WHERE} ended in an infrastructure error: not counted in any mean",
+            f"1 of 20 cases of {WHERE} ended in an error: not counted in any mean",
             f"1 of 20 cases of {WHERE} could not be run (invalid): not counted in any mean",
             "1 case of stage_a on hf:tiny skipped: not run: Ctrl-C",
         ],
