@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from evalharness.pytest_plugin._pytest_internals import change_last_line, failing_line
-from evalharness.report.terminal import line_style
 
 _STATS = ("failed", "error")
 _NUM_SECTION_LINES = 5
@@ -73,6 +72,8 @@ def _for_all(group: Sequence[Any]) -> Any:
 
 def write_lines(terminalreporter: Any, lines: Sequence[str]) -> None:
     """Write our lines, verdicts and remarks in their colour where pytest writes in colour."""
+    from evalharness.report.terminal import line_style  # loads numpy: only where there is a run
+
     for line in lines:  # one by one: a terminal that lacks a character gets that line escaped
         terminalreporter.write_line(line, **dict.fromkeys(line_style(line).split(), True))
 

@@ -33,7 +33,6 @@ from evalharness.pytest_plugin.failures import shorten
 from evalharness.pytest_plugin.last_screen import EqualFailures, darken_last_line, write_lines, write_places
 from evalharness.pytest_plugin.options import asked_on_command_line
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
-from evalharness.report.findings import gate_counts
 from evalharness.report.text import duration_text, terminal_text
 from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import Row, RunFile
@@ -341,6 +340,8 @@ class Reporting:
             terminalreporter.write_line(f"no report: {terminal_text(self.problem, 2000)}", red=True)
         if self.run is None:
             return
+        from evalharness.report.findings import gate_counts  # loads numpy: only where there is a run
+
         if "m" in terminalreporter.reportchars and self.misses:
             terminalreporter.write_sep("=", "misses")
             for nodeid, location, problem in self.misses:

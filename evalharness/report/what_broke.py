@@ -27,10 +27,10 @@ NUM_WORST = 3
 _NUM_OF_LINE = 3
 _ORDER = ("error", "fail", "other", "invalid", "miss")
 _LEGEND = {
-    "malformed": "the answer has not the form that the eval asks for (its score `valid` is 0)",
-    "length_cap": "the answer was cut off at the token limit",
-    "empty": "the answer is empty",
-    "unclosed": "the model never stopped thinking",
+    "malformed": "not of the form that the eval asks for (score valid is 0)",
+    "length_cap": "ended by the token limit",
+    "empty": "an answer without text",
+    "unclosed": "thinking that never ends",
     "invalid": "the case could not be asked",
     "miss": "an assertion failed in a test whose gates decide",
     "fail": "an assertion failed in a test without gates",

@@ -49,7 +49,7 @@ FINDINGS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[str]]] = {
         [
             f"1 of 20 cases of {WHERE} ended in an error: not counted in any mean",
             f"1 of 20 cases of {WHERE} could not be run (invalid): not counted in any mean",
-            "1 case of stage_a on hf:tiny skipped: not run: Ctrl-C",
+            "not run: stage_a on hf:tiny (1): Ctrl-C",
         ],
     ),
     "an empty answer": ([*rows(19), row("z", text=" \n")], {}, [f"1 {MALFORMED} are empty"]),
