@@ -113,6 +113,13 @@ def terminal_width(reporter: Any) -> int:
     return int(reporter._tw.fullwidth)
 
 
+def start_line(reporter: Any) -> None:
+    """End the line that pytest, or xdist, is writing."""
+    reporter.ensure_newline()
+    if reporter._tw.width_of_current_line:
+        reporter._tw.line()
+
+
 def change_last_line(reporter: Any, parts: Sequence[str], color: str | None) -> None:
     """Put parts before the counts of pytest's last line, and give it the colour, but never a milder one than its own."""
     build = reporter.build_summary_stats_line

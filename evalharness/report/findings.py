@@ -44,10 +44,10 @@ def verdict(tables: RunTables) -> tuple[str, str]:
             reasons.append(f"{plural(counts[outcome], 'sample')} {what}")
     exit_code = tables.run.get("exit_code")
     broken = bool(num_failed or counts["fail"] or counts["error"] or exit_code not in (None, 0))
-    if exit_code not in (None, 0) and not (num_failed or counts["fail"] or counts["error"]):
+    interrupted = tables.run.get("interrupted") or ("the run did not finish" if _unfinished(tables) else None)
+    if exit_code not in (None, 0) and not (interrupted or num_failed or counts["fail"] or counts["error"]):
         reasons.append(_what_broke(tables.run) if exit_code == BROKEN else f"pytest ended with exit code {text_of(exit_code)}")
     sentence = "; ".join(reasons)
-    interrupted = tables.run.get("interrupted") or ("the run did not finish" if _unfinished(tables) else None)
     if interrupted:
         return "INTERRUPTED", f"{one_line(text_of(interrupted), 200)}; {sentence}"
     if not tables.num_rows:
