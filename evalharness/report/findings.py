@@ -107,7 +107,9 @@ def findings(tables: RunTables, *, capitals: bool = False) -> list[str]:
     if len(caveats) > MAX_FINDINGS:
         left_out = len(caveats) - MAX_FINDINGS
         caveats = [*caveats[:MAX_FINDINGS], f"{left_out} more caveats are left out; report.csv has the counts of every line"]
-    return [line[0].upper() + line[1:] if capitals and line.startswith(("all ", "the ")) else line for line in caveats]
+    return [
+        line[0].upper() + line[1:] if capitals and line.startswith(("all ", "both ", "the ", "not run: ")) else line for line in caveats
+    ]
 
 
 def _data(tables: RunTables) -> Iterator[str]:

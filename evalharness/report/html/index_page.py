@@ -18,6 +18,7 @@ from urllib.parse import quote
 from evalharness.api.errors import RecordError
 from evalharness.report.findings import gate_state
 from evalharness.report.html.page import write_page
+from evalharness.report.markdown import go_on_command
 from evalharness.report.text import duration_text, number_text, plural
 from evalharness.report.writing import report_file
 from evalharness.runs.files import is_written_now, lock_within
@@ -99,7 +100,7 @@ def _entry(folder: Path) -> Entry:
         "gates": dict(Counter(map(gate_state, gates))),
         "failed": failed[:MAX_FAILED],
         "scores": _scores(gates),
-        "problem": text_of(run.get("interrupted"))[:500],
+        "problem": "; go on with: ".join(filter(None, (text_of(run.get("interrupted")), go_on_command(run))))[:500],
     }
 
 
