@@ -111,6 +111,24 @@ def terminal_width(reporter: Any) -> int:
     return int(reporter._tw.fullwidth)
 
 
+def terminal_file(reporter: Any) -> Any:
+    """Return the file that pytest's reporter writes to."""
+    return reporter._tw._file
+
+
+def replace_terminal_file(reporter: Any, file: Any) -> None:
+    """Have pytest's reporter write to this file."""
+    reporter._tw._file = file
+
+
+def begin_new_line(reporter: Any) -> bool:
+    """Have the reporter begin a new line; return whether it stood in one, and ends that before it writes the next."""
+    was_in_line = bool(reporter.currentfspath)
+    reporter.currentfspath = None
+    reporter._tw._current_line = ""
+    return was_in_line
+
+
 def change_texts(representation: object, change: Callable[[str], str], max_lines: int = 200) -> bool:
     """Change every text of a traceback in place; return False for a message without a traceback.
 

@@ -23,7 +23,13 @@ from evalharness.config import RunConfig
 from evalharness.pytest_plugin._pytest_internals import check_expressions
 from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
 from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards
-from evalharness.pytest_plugin.distributed.worker import install_stop_command, report_ambiguous_node_ids, start_heartbeat, units_ahead
+from evalharness.pytest_plugin.distributed.worker import (
+    install_stop_command,
+    report_ambiguous_node_ids,
+    start_heartbeat,
+    start_sending,
+    units_ahead,
+)
 from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, report_unloaded, takes
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution
@@ -32,9 +38,10 @@ from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdi
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report, shorten
 from evalharness.pytest_plugin.plain_tests import PlainTest, asks_outside_of_units, takes_engine
+from evalharness.pytest_plugin.progress.showing import progress_of
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, resume_run
-from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Progress, Reporting, announce, cannot_begin, make_safe
+from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, announce, cannot_begin, make_safe
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
@@ -149,7 +156,7 @@ class RunningTests:
                 stop_for(item.session, error)
             state.current = None
         elif report.when == "call" or not report.passed:
-            _attach(item, record, report, state.execution.progress.take_new_tokens())
+            _attach(item, record, report)
         return report
 
     def _note_plain(self, plain: PlainTest, report: pytest.TestReport, call: pytest.CallInfo[Any], raised: BaseException | None) -> None:
@@ -181,13 +188,12 @@ def _let_pass(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, 
     record.miss = record.miss or Miss(record.problem or "", _location(call.excinfo.value, item))
 
 
-def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, num_tokens: int) -> None:
+def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport) -> None:
     """Attach what the reporting process needs to the report, as plain types that xdist can carry."""
     report.evalharness = {  # type: ignore[attr-defined]
         "outcome": record.outcome,
         "problem": record.problem,
         "location": record.miss.location if record.miss is not None else "",
-        "num_tokens": num_tokens,
     }
     if record.outcome in ("miss", "invalid"):
         # Of the item, not of this report: the JUnit file takes those of the teardown.
@@ -345,6 +351,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             install_stop_command(session)
             if _given(config)["heartbeat"] is not None:
                 state.heartbeat = start_heartbeat(execution, Path(_given(config)["heartbeat"]))
+            state.sender = start_sending(config, execution)
     except EvalHarnessError as error:
         raise pytest.UsageError(redactor().text(str(error))) from error
     except OSError as error:
@@ -362,9 +369,7 @@ def _start(config: pytest.Config, state: EvalSession) -> None:
 
     config.stash[REPORTING].signals.take()
     start_run(state)
-    progress = Progress(config, state.execution)
-    config.stash[REPORTING].progress = progress
-    state.execution.while_waiting = progress.show
+    config.stash[REPORTING].progress = progress_of(config, state)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
@@ -378,6 +383,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     return_mask(config)
     if (reporting := config.stash.get(REPORTING, None)) is not None:
         reporting.signals.give_back()
+        reporting.end_progress()
     state = config.stash.get(STATE, None)
     if state is not None:
         state.close()

@@ -10,29 +10,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from evalharness.report.columns import fit, pad
 from evalharness.report.findings import findings, gate_state, verdict
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import number_text, one_line, plural, terminal_text
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
-
-
-def pad(text: str, width: int, *, right: bool) -> str:
-    """Return the text in exactly `width` columns."""
-    text = fit(text, width)
-    space = " " * (width - cell_len(text))
-    return space + text if right else text + space
-
-
-def fit(text: str, width: int) -> str:
-    """Return the text cut to `width` columns, the cut shown as `~`."""
-    if cell_len(text) <= width:
-        return text
-    shown = ""
-    for char in text:
-        if cell_len(shown + char) > width - 1:  # what follows a character may widen it
-            break
-        shown += char
-    return shown + "~"
 
 
 def fit_apart(texts: Iterable[str], width: int) -> dict[str, str]:

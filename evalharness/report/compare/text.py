@@ -11,9 +11,10 @@ from rich.cells import cell_len
 
 from evalharness.analysis.comparison import compare
 from evalharness.analysis.statistics.paired import LEVEL
+from evalharness.report.columns import fit
 from evalharness.report.html.page import render_markdown
 from evalharness.report.score_tables import markdown_table
-from evalharness.report.terminal import fit, table_lines, wrapped
+from evalharness.report.terminal import table_lines, wrapped
 from evalharness.report.text import markdown_cell, number_text, plural, terminal_text
 
 CHANGES = (compare.REGRESSED, compare.IMPROVED, compare.CHANGED)
