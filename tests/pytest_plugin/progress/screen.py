@@ -15,6 +15,8 @@ from pathlib import Path
 
 _SEQUENCE = re.compile(r"\x1b(?:\[([0-9;?]*)([A-Za-z])|([D78]))|([\r\n\b])|([^\x1b\r\n\b]+)")
 
+_HALF = re.compile(r"\x1b(\[[0-9;?]*)?$")
+
 
 class Screen:
     """Rows of text and a cursor; rows that have scrolled out are kept in `history`."""
@@ -87,8 +89,8 @@ def seen_on_terminal(command: Sequence[str], folder: Path, env: dict[str, str], 
         except OSError:  # the other end was closed: the process has ended
             break
         text = rest.decode("utf-8", "ignore")
-        if "\x1b" in text[-12:]:
-            continue  # perhaps half a sequence
+        if _HALF.search(text):
+            continue
         screen.feed(text)
         rest = b""
         rows[screen.text.rpartition("\n")[2]] = None
