@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from evalharness.report.text import markdown_cell, number_text, one_line, plural, visible_text
+from evalharness.report.text import figure_text, markdown_cell, number_text, one_line, plural, visible_text
 
 
 def percent(share: float) -> str:
@@ -26,7 +26,9 @@ def percent(share: float) -> str:
     return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
 
 
-_FILTERS: Mapping[str, Callable[..., str]] = {"number": number_text, "percent": percent, "plural": plural, "short": one_line}
+_FILTERS: Mapping[str, Callable[..., str]] = {
+    "number": number_text, "figure": figure_text, "percent": percent, "plural": plural, "short": one_line,
+}  # fmt: skip
 
 
 _PACKAGE = "evalharness.report.html"
