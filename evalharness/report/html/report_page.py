@@ -83,6 +83,7 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
             write_page(
                 file,
                 "report.html.j2",
+                path=path,
                 title=title,
                 styles=("report.css",),
                 scripts=("rows.js", "aligned.js", "transcript.js", "photos.js", "case.js", "report.js"),
