@@ -17,6 +17,9 @@ from evalharness.runs.schema import GateVerdict, entries_of, text_of
 NUM_SCORES = 8
 """Scores of a test that are shown at once; gates are always, all others behind a disclosure."""
 NUM_TABLE_LINES = 200
+NUM_OPEN = 3
+"""Breakdowns that are open at once: those in which a slice would not pass a gate."""
+BEHIND = "✗ "
 _LONGEST_SCALE = 1e12
 _STATES = {"PASSED": "passed", "FAILED": "failed", "BROKEN": "failed", "INTERRUPTED": "interrupted"}
 _VALIDITY = ("malformed", "length_cap", "empty", "unclosed", "invalid", "error", "skip", "fallback", "other")
@@ -37,16 +40,15 @@ def outcome_counts(tables: RunTables) -> list[tuple[str, int]]:
 
 
 _WORDS = {
-    "miss": "the answer failed its test, which counts against the scores; the gates decide",
+    "miss": "the answer failed its test; the gates decide",
     "fail": "the answer failed a test that has no gate",
-    "invalid": "the case could not be run, and counts nowhere",
-    "error": "something other than the model failed; the case counts nowhere",
-    "skip": "the case was left out",
+    "invalid": "the case could not be run",
+    "error": "something other than the model failed",
 }
 
 
 def words(tables: RunTables) -> list[tuple[str, str]]:
-    """Return what the outcomes of the run mean that do not speak for themselves."""
+    """Return what those outcomes of the run mean that do not speak for themselves."""
     return [(name, meaning) for name, meaning in _WORDS.items() if tables.total(name)]
 
 
@@ -167,7 +169,8 @@ def breakdowns(tables: RunTables, goals: Mapping[tuple[str, str, str], Goal]) ->
             of_tag = [(key, row) for key, row in lines_of_test if key[3] == tag]
             if len({key[4] for key, _ in of_tag}) > 1:
                 tables_by_tag.append(_breakdown(tables, tag, {name: goals[eval_name, test, name] for name in metrics}, of_tag))
-    return tables_by_tag
+    shown = [table for table in tables_by_tag if table["is_behind"]][:NUM_OPEN] or tables_by_tag[:1]
+    return [{**table, "is_open": table in shown} for table in tables_by_tag]
 
 
 def _breakdown(tables: RunTables, tag: str, metrics: Mapping[str, Goal], lines: list[Any]) -> Data:
@@ -183,7 +186,9 @@ def _breakdown(tables: RunTables, tag: str, metrics: Mapping[str, Goal], lines: 
         counts = [f"{row['cases']:,}", f"{row['cases'] - row['pass']:,}"]
         means = (_mean(tables.tag_scores.get((*key, name)), goal) for name, goal in metrics.items())
         cells.append([value, *([key[2]] if has_engines else []), *counts, *means])
-    return {"eval": eval_name, "test": test, "tag": tag, "headers": headers, "lines": cells, "left_out": len(lines) - len(cells)}
+    is_behind = any(cell["text"].startswith(BEHIND) for line in cells for cell in line[1:] if isinstance(cell, dict))
+    named = {"eval": eval_name, "test": test, "tag": tag, "is_behind": is_behind}
+    return {**named, "headers": headers, "lines": cells, "left_out": len(lines) - len(cells)}
 
 
 def _mean(summary: Summary | None, goal: Goal) -> Any:
@@ -191,7 +196,7 @@ def _mean(summary: Summary | None, goal: Goal) -> Any:
         return "–"
     interval = interval_text(summary)
     small = in_groups(interval, summary) if interval else ""
-    return {"text": ("" if goal.holds(summary.mean) else "✗ ") + figure_text(summary.mean), "sort": summary.mean, "small": small}
+    return {"text": ("" if goal.holds(summary.mean) else BEHIND) + figure_text(summary.mean), "sort": summary.mean, "small": small}
 
 
 def given_tables(tables: RunTables) -> list[Data]:

@@ -60,13 +60,16 @@ function pairedLines(removed, added) {
 
 const isWord = /[\p{L}\p{N}]/u;
 
+/** Return a line marked whole, but for its indent. */
+const markedLine = (tag, line) => [line.match(/^\s*/)[0], el(tag, {}, visible(line.trimStart()))];
+
 /** Return two cells' contents with the words that differ marked; lines that have little in common are marked whole. */
 function markedWords(before, after) {
   const pieces = diff(before, after);
   const letters = (text) => text.replace(/[^\p{L}\p{N}]/gu, "").length;
   const same = pieces.reduce((sum, [kind, text]) => sum + (kind === "same" ? letters(text) : 0), 0);
   const sides = [[], []];
-  if (same * 4 < Math.max(letters(before), letters(after))) return [[el("del", {}, visible(before))], [el("ins", {}, visible(after))]];
+  if (same * 4 < Math.max(letters(before), letters(after))) return [markedLine("del", before), markedLine("ins", after)];
   pieces.forEach(([kind, text], place) => {
     // Between two words that differ, a blank or a sign that does not makes two marks of one.
     const isJoint = kind === "same" && !isWord.test(text) && text.length < 3 && place > 0 && place < pieces.length - 1;
@@ -76,10 +79,13 @@ function markedWords(before, after) {
   return sides;
 }
 
-let onlyDifferences = false;
+const MANY_EQUAL = 12;
+let onlyDifferences = null; // unasked: where many lines are equal
 
 function toggleDifferences() {
-  onlyDifferences = !onlyDifferences;
+  const now = $("[data-differences]");
+  if (!now) return;
+  onlyDifferences = now.getAttribute("aria-pressed") !== "true";
   for (const table of $$(".aligned")) table.classList.toggle("is-only", onlyDifferences);
   for (const button of $$("[data-differences]")) button.setAttribute("aria-pressed", onlyDifferences);
 }
@@ -100,14 +106,15 @@ function alignedTable(before, after, names) {
     if (far) numEqual += 1;
     else endGap();
     const [left, right] = isSame[place] ? [visible(one), visible(other)] : one !== null && other !== null ? markedWords(one, other)
-      : [one === null ? [] : el("del", {}, visible(one)), other === null ? [] : el("ins", {}, visible(other))];
+      : [one === null ? [] : markedLine("del", one), other === null ? [] : markedLine("ins", other)];
     const kind = isSame[place] ? (far ? "same far" : "same") : "changed";
     rows.push(el("tr", { class: kind }, el("td", { class: one === null ? "none" : "" }, left), el("td", { class: other === null ? "none" : "" }, right)));
   });
   endGap();
-  const table = el("table", { class: `aligned${onlyDifferences ? " is-only" : ""}` },
+  const numFar = rows.filter((row) => row.matches(".far")).length, isOnly = onlyDifferences ?? numFar > MANY_EQUAL;
+  const table = el("table", { class: `aligned${isOnly ? " is-only" : ""}` },
     el("thead", {}, el("tr", {}, names.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, rows));
-  if (!isSame.some((same, place) => same && !isNear(place))) return table;
-  const button = el("button", { type: "button", "data-differences": "", "aria-pressed": String(onlyDifferences), title: "d", on: { click: toggleDifferences } }, "Only differences");
+  if (!numFar) return table;
+  const button = el("button", { type: "button", "data-differences": "", "aria-pressed": String(isOnly), title: "d", on: { click: toggleDifferences } }, "Only differences");
   return el("div", {}, el("div", { class: "aligned-tools" }, button), table);
 }

@@ -38,7 +38,7 @@ function showCase(row, data, at, total) {
     elsewhere(row, data),
     data.problem ? el("pre", { class: "problem text" }, longText(data.problem)) : null,
     scoresOf(data),
-    el("div", { class: `case-main${pictures || isText ? "" : " is-one"}` }, pictures ?? (isText ? el("div", {}, el("h4", {}, "Conversation"), conversation) : null), el("div", { class: "answers" }, answers)),
+    el("div", { class: `case-main${isText ? " is-text" : pictures ? "" : " is-one"}` }, pictures ?? (isText ? el("div", {}, el("h4", {}, "Conversation"), conversation) : null), el("div", { class: "answers" }, answers)),
     ...objectsOf(data),
     ...(conversation && !isText ? [el("details", {}, el("summary", {}, "Conversation"), conversation)] : []),
     ...detailsOf(data),
@@ -91,6 +91,7 @@ const outcomeMark = (outcome) => el("span", { class: `is-mark is-${outcome}`, "a
 
 // ---- scores ----
 
+const SIGNS = { ">=": "≥", "<=": "≤", "==": "=" };
 const HOLDS = { ">=": (value, limit) => value >= limit, ">": (value, limit) => value > limit, "<=": (value, limit) => value <= limit, "<": (value, limit) => value < limit, "==": (value, limit) => value === limit };
 const goalOf = (data, name) => goals.get(`${data.eval}\n${data.test}\n${name}`) ?? { way: 1, comparison: "" };
 
@@ -106,7 +107,7 @@ function scoresOf(data) {
   const item = ([place, name, value]) => {
     const { comparison, limit } = goalOf(data, name);
     return el("li", { class: place === 0 ? "is-fail" : place === 1 ? "is-miss" : "" }, place === 0 ? el("span", { "aria-hidden": "true" }, "✗ ") : null,
-      el("span", { class: "name" }, visible(oneLine(name, 60))), " ", el("b", {}, scoreText(name, value)), place === 0 ? ` needs ${comparison} ${limit}` : null);
+      el("span", { class: "name" }, visible(oneLine(name, 60))), " ", el("b", {}, scoreText(name, value)), place === 0 ? ` needs ${SIGNS[comparison] ?? comparison} ${limit}` : null);
   };
   const most = Math.max(scores.filter(([place]) => place < 2).length, NUM_SCORES);
   const rest = scores.slice(most);

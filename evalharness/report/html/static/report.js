@@ -246,15 +246,18 @@ function drawOver(item, data, url) {
   if (shapes && thumb) thumb.replaceWith(photo({ ...shapes, url, name: data.case_id }));
 }
 
+/** Return what the list says of a row: the score that it is sorted by, or two that miss their gate, then where it is from. */
 function restOf(row) {
   const parts = [];
-  if (names.evals.length > 1) parts.push(names.evals[index.eval[row]]);
-  if (names.engines.length > 1) parts.push(names.engines[index.engine[row]]);
-  const shownScores = state.sort.match(/^[<>]/) ? [state.sort.slice(1)] : Object.keys(index.scores).filter((name) => !name.startsWith("num_")).slice(0, 8);
-  for (const name of shownScores) {
+  const of = { eval: names.evals[index.eval[row]], test: names.tests[index.test[row]] };
+  const byScore = /^[<>]/.test(state.sort);
+  for (const name of byScore ? [state.sort.slice(1)] : Object.keys(index.scores)) {
     const value = index.scores[name]?.[row];
-    if (value !== null && value !== undefined && (value !== 1 || shownScores.length === 1) && parts.length < 4) parts.push(`${name} ${scoreText(name, value)}`);
+    const { comparison, limit } = goalOf(of, name);
+    if (value !== null && value !== undefined && parts.length < 2 && (byScore || (comparison && !HOLDS[comparison](value, limit)))) parts.push(`${name} ${scoreText(name, value)}`);
   }
+  if (names.engines.length > 1) parts.push(names.engines[index.engine[row]]);
+  if (names.evals.length > 1) parts.push(of.eval);
   return parts.join(" · ");
 }
 
@@ -445,12 +448,12 @@ new ResizeObserver(() => { if (state.view === "cases") layOut(); }).observe(list
 window.addEventListener("hashchange", readHash);
 window.addEventListener("popstate", readHash);
 
-// The worst cases of the overview, with their own pictures and words.
+// The worst cases of the overview, with their own pictures, and their own words where one reason has several cases.
 for (const link of $$("#overview [data-row]")) {
   const row = Number(link.dataset.row);
   const url = index.pictures[row] ? pictureUrl(`picture-${index.pictures[row][0]}`) : null;
   if (url) link.prepend(el("img", { class: "thumb", src: url, alt: "" }));
-  rowOf(row).then((data) => data.problem && $(".why", link.parentElement).append(el("span", { class: "muted" }, visible(oneLine(data.problem, 160)))));
+  rowOf(row).then((data) => data.problem && $(".why", link.parentElement).replaceChildren(visible(oneLine(data.problem, 160))));
 }
 buildFilters();
 readHash();

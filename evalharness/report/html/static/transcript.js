@@ -10,7 +10,7 @@ const TURNS = [
 ];
 const INSTRUCTIONS = /\[INST\]([^]*?)\[\/INST\]([^]*?)(?:<\/s>|(?=\[INST\])|$)/g;
 const IMAGES = /<\|vision_start\|>(?:<\|(?:image|video)_pad\|>)*<\|vision_end\|>|(?:<\|image_pad\|>|<image>|\[IMG\]|<image_soft_token>)+/g;
-const LONG_TURN = 1500;
+const LONG_TURN = 1200, LONG_ANSWER = 400; // an answer stands beside its reference whole
 
 /** Return the turns [role, text] of a rendered prompt; a prompt in no known form is one turn. */
 function turnsOf(prompt) {
@@ -23,15 +23,15 @@ function turnsOf(prompt) {
 }
 
 /** Some templates give a tool's result as what the user said. */
-const roleOf = ([role, text]) => [/^\s*<tool_response>/.test(text) ? "tool" : role === "model" ? "assistant" : role, text.replace(IMAGES, "[image]").trim()];
+const roleOf = ([role, text]) => [/^\s*<tool_response>/.test(text) ? "tool" : role === "model" ? "assistant" : role, text.replace(IMAGES, "[image]").replace(/<\/?tool_response>/g, "").trim()];
 
 const CALL = /<tool_call>([^]*?)(?:<\/tool_call>|$)/g;
 
 /** Return text as nodes, calls of tools in it laid out. */
-function spoken(text) {
+function spoken(text, most = LONG_TURN) {
   const parts = [];
   let done = 0;
-  const add = (piece) => piece.trim() && parts.push(el("div", { class: "text" }, longText(piece.trim(), LONG_TURN)));
+  const add = (piece) => piece.trim() && parts.push(el("div", { class: "text" }, longText(piece.trim(), most)));
   for (const match of text.matchAll(CALL)) {
     add(text.slice(done, match.index));
     parts.push(callNode(match[1].trim()));
@@ -54,16 +54,16 @@ function callNode(text) {
 
 const SIDES = { assistant: "is-answer", user: "is-user", tool: "is-tool" };
 
-function bubble(role, text, ...more) {
-  const body = role === "system" && text.length > 300 ? el("details", {}, el("summary", {}, oneLine(text, 120)), spoken(text)) : spoken(text);
-  return el("div", { class: `bubble ${SIDES[role] ?? "is-other"}` }, el("span", { class: "who" }, visible(role)), body, more);
+function bubble(role, text, most) {
+  const body = role === "system" && text.length > 300 ? el("details", {}, el("summary", {}, visible(oneLine(text, 120))), spoken(text)) : spoken(text, most);
+  return el("div", { class: `bubble ${SIDES[role] ?? "is-plain"}` }, el("span", { class: "who" }, visible(role)), body);
 }
 
-function answerBubble(made, title) {
+function answerBubble(made, title, most) {
   if (!made) return el("div", { class: "bubble is-answer" }, el("span", { class: "who" }, title), el("span", { class: "muted" }, "no answer"));
   const thought = made.thinking?.text;
-  const node = bubble(title, thought ? made.thinking.answer ?? made.text ?? "" : made.text ?? "");
-  node.classList.replace("is-other", "is-answer");
+  const node = bubble(title, thought ? made.thinking.answer ?? made.text ?? "" : made.text ?? "", most);
+  node.classList.replace("is-plain", "is-answer");
   if (thought) node.firstChild.after(el("details", {}, el("summary", {}, "Thought"), el("div", { class: "text" }, longText(thought, LONG_TURN))));
   return node;
 }
@@ -90,8 +90,8 @@ function conversationOf(data) {
     if (step.length > 1) said = before;
   });
   const made = generationsOf(data);
-  if (nodes.length && made.length) nodes.push(el("p", { class: "step small muted" }, "The question"));
+  if (nodes.length && made.length) nodes.push(el("p", { class: "step small muted" }, "Last request"));
   if (made.length) ask(made[0]);
-  nodes.push(...made.map((one, place) => answerBubble(one, made.length > 1 ? `answer ${place + 1}` : "assistant")));
+  nodes.push(...made.map((one, place) => answerBubble(one, made.length > 1 ? `answer ${place + 1}` : "assistant", LONG_ANSWER)));
   return nodes.length ? el("div", { class: "conversation" }, nodes) : null;
 }
