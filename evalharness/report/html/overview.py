@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 from urllib.parse import quote
 
-from evalharness.report.findings import gate_state, verdict
+from evalharness.report.findings import gate_state, is_on_mean, verdict
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title, tests_of
 from evalharness.report.tables import COUNTS, OUTCOMES, RunTables, Summary
 from evalharness.report.text import cell_text, number_text, one_line, plural, printable, when_finite
@@ -72,7 +72,8 @@ def _score(name: str, engines: Sequence[str], means: Mapping[tuple[str, str], Su
     for engine in engines:
         mean = means.get((engine, name))
         gates_of_engine = [gate for gate in gates if gate.get("metric") == name and gate.get("engine") == engine]
-        first: GateVerdict = gates_of_engine[0] if gates_of_engine else {}
+        no_gate: GateVerdict = {}
+        first = next(filter(is_on_mean, gates_of_engine), no_gate)
         n = next((gate.get("n") for gate in gates_of_engine if isinstance(gate.get("n"), int)), None)
         numbers = (first.get("value"), None, None, n) if mean is None else (mean.mean, mean.low, mean.high, mean.n)
         lines.append(
@@ -183,11 +184,16 @@ def failed_gates(tables: RunTables) -> list[Data]:
             "where": f"{text_of(gate.get('eval'))}::{text_of(gate.get('test'))} on {text_of(gate.get('engine'))}",
             "value": when_finite(gate.get("value")),
             "reason": one_line(text_of(gate.get("reason")), 600),
-            "link": cases_link(eval=text_of(gate.get("eval")), engine=text_of(gate.get("engine")), sort="outcome"),
+            "link": cases_link(eval=text_of(gate.get("eval")), engine=text_of(gate.get("engine")), sort="outcome", **_worst_slice(gate)),
         }
         for gate in entries_of(tables.run.get("gates"))
         if gate_state(gate) == "failed"
     ]
+
+
+def _worst_slice(gate: GateVerdict) -> dict[str, str]:
+    failed = entries_of(gate.get("failed_slices"))
+    return {f"tag.{text_of(gate.get('tag'))}": text_of(failed[0].get("value"))} if failed else {}
 
 
 def weak_slices(tables: RunTables) -> list[Data]:
