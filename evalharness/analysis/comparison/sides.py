@@ -132,6 +132,7 @@ def _side(run: RunFile, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Si
             if value.get("engine") == engine and isinstance(value.get("value"), (int, float))
         },
         directions=_directions(run, sheets),
+        gates=tuple(gate for gate in entries_of(run.get("gates")) if gate.get("engine") == engine),
     )
 
 
