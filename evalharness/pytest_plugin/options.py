@@ -20,7 +20,8 @@ _MARKERS = (
     "generation, metrics "
     "that are no mean or compare engines, tables for the report, files for other tools, scores that are not better when higher; "
     "an optional eval is skipped where the data folder has nothing for it",
-    "gate(*expressions): conditions on this test's metrics, such as 'valid >= 0.95'; a failed assertion then is a miss, not a failure",
+    "gate(*expressions): conditions on this test's metrics, such as 'valid >= 0.95', 'f1[site=*] >= 0.8' (each slice), 'low(f1) >= 0.7' "
+    "(interval); a failed assertion then is a miss, not a failure",
 )
 
 
