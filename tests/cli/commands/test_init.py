@@ -32,7 +32,7 @@ def test_a_new_project_runs_at_once_and_shows_one_miss(starter: str, tmp_path: P
     assert "length cap" not in run.output
     page = (project.root / "README.md").read_text("utf-8")
     assert "`report.html`" in page
-    assert [word for word in re.findall(r"@[A-Z]+@", page)] == []
+    assert re.findall(r"@[A-Z]+@", page) == []
     for name in re.findall(r"^\| `([^`*]+)`", page, re.MULTILINE):
         assert (project.root / name).is_file(), name
     code, printed = project.evalharness("show", "latest", STARTERS[starter].case_id)
