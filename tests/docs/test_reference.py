@@ -21,7 +21,7 @@ PAGE = PAGES["docs/writing_evals.md"]
 
 def rows(heading: str, first: str) -> list[list[str]]:
     """Return the cells of the table under a heading whose first column is called `first`."""
-    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    section = PAGE.partition(f"\n### {heading}\n")[2].partition("\n### ")[0]
     table = section.partition(f"\n| {first} |")[2].partition("\n\n")[0]
     return [[cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")] for line in table.splitlines()[2:]]
 
