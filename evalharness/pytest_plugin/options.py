@@ -53,7 +53,7 @@ class _Watch(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
         raise pytest.UsageError(
-            f"--watch {values} is a command of its own, as each checkpoint gets a run and an exit code: "
+            f"--watch {values} is a separate command, as each checkpoint gets its own run and exit code: "
             f"evalharness watch {values} -- evals …, with the other options after `--`"
         )
 

@@ -136,7 +136,7 @@ BARE_NAME = re.compile(r"pip install ['\"]?evalharness\b")
 
 
 def test_no_text_of_the_package_or_its_documents_installs_the_bare_name() -> None:
-    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("evalharness/**/*.py"), *ROOT.glob("evalharness/**/*.in")]
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("evalharness/**/*.py"), *ROOT.glob("evalharness/**/*.md.in")]
     assert len(files) > 100
     assert [str(path) for path in files if BARE_NAME.search(path.read_text("utf-8"))] == []
 
