@@ -126,8 +126,8 @@ def test_a_file_that_holds_more_than_is_named_is_refused(tmp_path: Path, setting
     [
         pytest.param({"layers_to_transform": [0, 1, 2, 3, 9]}, "names layer 9, which its base does not have", id="layers-to-transform"),
         pytest.param({"target_modules": ["q_proj", f"{LAYERS}.9.self_attn.q_proj"]}, r"names '.*\.9\..*', which its base", id="list"),
-        pytest.param({"rank_pattern": {r"layers\.9\.self_attn\.q_proj": 4}}, "rank_pattern .* which its base does not have", id="rank-pattern"),
-        pytest.param({"alpha_pattern": {"layers.9.self_attn.q_proj": 4}}, "alpha_pattern .* which its base does not have", id="alpha-pattern"),
+        pytest.param({"rank_pattern": {r"layers\.9\.self_attn\.q_proj": 4}}, "rank_pattern .* which its base does not", id="rank-pattern"),
+        pytest.param({"alpha_pattern": {"layers.9.self_attn.q_proj": 4}}, "alpha_pattern .* which its base does not", id="alpha-pattern"),
         pytest.param({"target_modules": "(((q_proj"}, "'\\(\\(\\(q_proj' is not a regular expression", id="no-pattern"),
         pytest.param({"rank_pattern": {"*": 4}}, "'\\*' is not a regular expression", id="no-rank-pattern"),
         pytest.param({"rank_pattern": {"(?i)q": 4}}, "'\\(\\?i\\)q' is not a regular expression", id="none-where-peft-puts-it"),

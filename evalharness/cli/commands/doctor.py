@@ -61,8 +61,8 @@ def doctor(checkpoints: Sequence[str], backends: Sequence[str], as_json: bool) -
     """Check machine, project, checkpoints and backends: what works, what does not and why.
 
     CHECKPOINT is a checkpoint, a LoRA adapter, the folder of a training run, a name in the hub's cache, or a pattern: doctor says what
-    it is, which backends can run it, and which of them --backend auto takes. It imports every backend, each in a process of
-    its own, which takes some seconds, and loads no weights.
+    it is, which backends can run it, and which of them --backend auto takes. It imports every backend, each in its own
+    process, which takes a few seconds, and loads no weights.
     """
     from evalharness.report.terminal import open_console
 
