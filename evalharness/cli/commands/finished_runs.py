@@ -57,7 +57,8 @@ def report(run: str) -> int:
     Prints the paths of the files that it wrote.
     """
     run_dir = find_run(run)
-    from evalharness.report.html.index_page import INDEX, write_index
+    from evalharness.report.html.index_page import write_index
+    from evalharness.report.html.site import INDEX
     from evalharness.report.writing import rebuild_run, write_reports  # numpy and tabulate, so only where they are needed
 
     if rebuild_run(run_dir):

@@ -16,6 +16,7 @@ from evalharness.report.compare.cases import NUM_CASES, ShownCase, shown_cases
 from evalharness.report.csv import write_csv
 from evalharness.report.html.page import json_block, packed_block, text_block, write_page
 from evalharness.report.html.pictures import PictureFile, small_copies
+from evalharness.report.html.site import renew_links
 from evalharness.report.text import number_text, plural
 from evalharness.report.writing import make_folder, report_file
 
@@ -77,7 +78,8 @@ def write_comparison(comparisons: Sequence[compare.Comparison], folder: Path) ->
     make_folder(folder)
     paths = [folder / name for name in ("compare.html", "compare.md", "compare.csv", "compare_cases.csv")]
     with report_file(paths[0]) as file:
-        write_compare_page(comparisons, file, folder)
+        write_compare_page(comparisons, file, paths[0])
+    renew_links(folder)
     with report_file(paths[1]) as file:
         file.writelines(text.comparison_markdown(comparisons))
     with report_file(paths[2]) as file:
@@ -94,13 +96,14 @@ _KINDS = {compare.REGRESSED: "fail", compare.IMPROVED: "pass", compare.CHANGED: 
 _MARKS = {compare.REGRESSED: "▼", compare.IMPROVED: "▲", compare.CHANGED: "◆", compare.SAME: "=", compare.NOT_ENOUGH: "?"}
 
 
-def write_compare_page(comparisons: Sequence[compare.Comparison], file: TextIO, folder: Path | None = None) -> None:
-    """Write the page; in `folder` it links to the runs' reports. Raises `RecordError` where the rows of a run cannot be read."""
-    cases = shown_cases(comparisons, folder)
+def write_compare_page(comparisons: Sequence[compare.Comparison], file: TextIO, path: Path) -> None:
+    """Write the page, which will lie at `path`. Raises `RecordError` where the rows of a run cannot be read."""
+    cases = shown_cases(comparisons, path.parent)
     base = comparisons[0].base.label
     write_page(
         file,
         "compare.html.j2",
+        path=path,
         title=f"Comparison with {base}",
         scripts=["compare.js"],
         styles=["timeline.css", "compare.css"],

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from evalharness.api.errors import RecordError
 from evalharness.report.findings import gate_state
 from evalharness.report.html.page import write_page
+from evalharness.report.html.site import INDEX, renew_links
 from evalharness.report.text import duration_text, number_text, plural
 from evalharness.report.writing import report_file
 from evalharness.runs.files import is_written_now, lock_within
@@ -120,7 +121,6 @@ def _name(value: str | None) -> str:
     return text_of(value)[:_NAME_CHARS]
 
 
-INDEX = "index.html"
 MAX_RUNS = 500
 MAX_TRENDS, TREND_RUNS = 12, 20
 NUM_SCORES = 3
@@ -143,13 +143,16 @@ def write_index(report_dir: Path) -> Path | None:
     path = report_dir / INDEX
     try:
         with _locked(report_dir):
-            if path.exists() and _OURS not in path.read_bytes():
+            is_new = not path.exists()
+            if not is_new and _OURS not in path.read_bytes():
                 return None
             entries = run_entries(report_dir)
             with report_file(path) as file:
-                write_page(file, "index.html.j2", title=f"Runs in {report_dir.name or report_dir}", scripts=["index.js"],
+                write_page(file, "index.html.j2", path=path, title=f"Runs in {report_dir.name or report_dir}", scripts=["index.js"],
                            styles=["timeline.css", "index.css"], runs=[_run(report_dir, entry) for entry in entries[:MAX_RUNS]],
-                           num_older=max(0, len(entries) - MAX_RUNS), trends=_trends(entries), pages=_folder_pages(report_dir))  # fmt: skip
+                           num_older=max(0, len(entries) - MAX_RUNS), trends=_trends(entries))  # fmt: skip
+            for entry in entries if is_new else entries[:1]:  # pages that were there before the index
+                renew_links(report_dir / entry["name"])
     except (OSError, RecordError):
         return None
     return path
@@ -169,11 +172,6 @@ def _locked(report_dir: Path) -> Iterator[None]:
         yield
     finally:
         os.close(file)
-
-
-def _folder_pages(report_dir: Path) -> list[tuple[str, str]]:
-    """Return the pages that lie beside the index, such as the timeline of all runs."""
-    return [(name, text) for name, text in _PAGES if name.endswith(".html") and (report_dir / name).is_file()]
 
 
 def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
