@@ -93,7 +93,7 @@ class FakeTokenizer:
             if piece in _SPECIAL_TOKENS:
                 ids.append(_SPECIAL_TOKENS.index(piece))
             else:
-                ids += [ord(c) + _FIRST_CHAR for c in piece]
+                ids += [c + _FIRST_CHAR for c in map(ord, piece)]
         return ids
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False) -> str:

@@ -92,7 +92,7 @@ def _check_copy(plugin: GenerationPlugin) -> None:
         plugin.for_row()
     except Exception as error:
         raise CapabilityError(
-            f"plugin {plugin.name!r} cannot be copied, and each row needs a copy of its own ({type(error).__name__}: {error}); define "
+            f"plugin {plugin.name!r} cannot be copied, and each row needs its own copy ({type(error).__name__}: {error}); define "
             "__deepcopy__, or write hf_logits_processor(prompt_lengths) or hf_stopping_criteria(prompt_lengths), for the whole batch"
         ) from error
 
