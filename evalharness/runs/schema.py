@@ -415,7 +415,7 @@ def items_of(value: object) -> list[Any]:
 
 def mapping(value: _Mapping | None) -> _Mapping:
     """Return the value if it is an object, else an empty one."""
-    return value if isinstance(value, Mapping) else cast("_Mapping", {})
+    return value if isinstance(value, (dict, Mapping)) else cast("_Mapping", {})  # dict: an abstract class is slow to ask
 
 
 def generations_of(row: Row) -> list[Generation]:
@@ -423,7 +423,7 @@ def generations_of(row: Row) -> list[Generation]:
     several = row.get("generations")
     samples = [sample for sample in several if isinstance(sample, Mapping)] if isinstance(several, list) else []
     single = row.get("generation")
-    return samples or ([single] if isinstance(single, Mapping) else [])
+    return samples or ([single] if isinstance(single, (dict, Mapping)) else [])
 
 
 def text_of(value: str | float | None) -> str:

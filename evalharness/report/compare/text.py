@@ -94,7 +94,7 @@ def rank(change: compare.MetricChange) -> tuple[int, float]:
 
 
 def conclusion(comparison: compare.Comparison) -> str:
-    """Return the sentence that answers whether the candidate is worse: how many metrics and slices changed which way, the largest by name."""
+    """Return the sentence that answers whether the candidate is worse: how many metrics and slices changed, the largest by name."""
     parts = []
     for verdict in CHANGES:
         metrics = [change for change in sorted(comparison.metrics, key=rank) if change.verdict == verdict]

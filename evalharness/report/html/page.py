@@ -19,8 +19,9 @@ from typing import Any, TextIO
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from evalharness.report.html.compiled_templates import CompiledTemplates
 from evalharness.report.html.site import page_links
-from evalharness.report.text import markdown_cell, number_text, one_line, plural, visible_text
+from evalharness.report.text import figure_text, markdown_cell, number_text, one_line, plural, visible_text
 
 
 def percent(share: float) -> str:
@@ -28,7 +29,9 @@ def percent(share: float) -> str:
     return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
 
 
-_FILTERS: Mapping[str, Callable[..., str]] = {"number": number_text, "percent": percent, "plural": plural, "short": one_line}
+_FILTERS: Mapping[str, Callable[..., str]] = {
+    "number": number_text, "figure": figure_text, "percent": percent, "plural": plural, "short": one_line,
+}  # fmt: skip
 
 
 _PACKAGE = "evalharness.report.html"
@@ -86,7 +89,13 @@ def _joined(names: tuple[str, ...]) -> str:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader(_PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+        bytecode_cache=CompiledTemplates(),
     )
     environment.filters.update(_FILTERS)
     return environment
@@ -102,6 +111,7 @@ def _markdown_environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else markdown_cell(value),
+        bytecode_cache=CompiledTemplates(),
     )
     environment.filters.update(_FILTERS, cell=lambda text, max_chars: Markup(markdown_cell(text, max_chars)))
     return environment

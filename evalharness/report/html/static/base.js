@@ -129,12 +129,15 @@ function shellQuoted(text) {
 
 // ---- differences ----
 
+// Words as their language has them; where the browser cannot tell, runs of letters, and Han characters one by one.
+const WORDS = globalThis.Intl?.Segmenter ? new Intl.Segmenter("zh", { granularity: "word" }) : null;
 const TOKENS = /\p{Script=Han}|[\p{L}\p{N}_]+|\s+|[^]/gu;
+const wordsOf = (text) => (WORDS ? Array.from(WORDS.segment(text), ({ segment }) => segment) : text.match(TOKENS) ?? []);
 const MOST_STEPS = 800;
 
 /** Return [kind, text] pieces, kind "same", "removed" (only in `before`) or "added" (only in `after`). */
 function diff(before, after) {
-  const a = before.match(TOKENS) ?? [], b = after.match(TOKENS) ?? [];
+  const a = wordsOf(before), b = wordsOf(after);
   let start = 0;
   while (start < a.length && start < b.length && a[start] === b[start]) start += 1;
   let end = 0;
