@@ -95,7 +95,7 @@ def rank(change: compare.MetricChange) -> tuple[int, float]:
 
 
 def conclusion(comparison: compare.Comparison) -> str:
-    """Return the sentence that answers whether the candidate is worse, the verdict first: how many metrics and slices, the largest by name."""
+    """Return the sentence that answers whether the candidate is worse: how many metrics and slices changed, the largest by name."""
     parts = []
     for verdict in CHANGES:
         metrics = [change for change in sorted(comparison.metrics, key=rank) if change.verdict == verdict]
