@@ -308,7 +308,7 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
         raise ConfigError(f"{nodeid} takes `generation`, but {len(module.variants)} generations are made per case; take `generations`")
     if takes(metafunc, "steps") and not has_steps(module.request):
         raise ConfigError(
-            f"{nodeid} takes `steps`, but the eval's request has no earlier steps; make it a generator that yields them, or leave `steps` out"
+            f"{nodeid} takes `steps`, but the eval's request has no earlier steps; make it a generator that yields them, or drop `steps`"
         )
     gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
     metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])

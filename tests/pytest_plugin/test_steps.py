@@ -196,7 +196,7 @@ def request(case):
         project.write(test_a=PLAIN.replace("generation)", "generation, steps)"), test_b=PLAIN.replace("def ask", "async def ask"))
         run = project.run_inline()
         assert (
-            "takes `steps`, but the eval's request has no earlier steps; make it a generator that yields them, or leave `steps` out"
+            "takes `steps`, but the eval's request has no earlier steps; make it a generator that yields them, or drop `steps`"
             in run.output
         )
         assert "request is an async function; write a function, or a generator function for steps" in run.output
