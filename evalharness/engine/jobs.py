@@ -156,10 +156,15 @@ class Fallback:
             self._given = self._given()
         return self._given
 
+    @property
+    def opened(self) -> Backend | None:
+        """The backend, if it was made."""
+        return self._given if isinstance(self._given, Backend) else None
+
     def close(self) -> None:
         """Close the backend, if it was made."""
-        if isinstance(self._given, Backend):
-            self._given.close()
+        if self.opened is not None:
+            self.opened.close()
 
 
 _Numbered: TypeAlias = "tuple[int, Request, GenerationOptions]"

@@ -18,7 +18,8 @@ _MARKERS = (
     "eval(cases, request, options=GenerationOptions(), num_samples=1, plugins=(), aggregate=None, across=None, tables=None, "
     "outputs=None, directions={}, data=None, optional=False): makes this module an eval, with a test per case; docs/writing_evals.md lists "
     "the arguments",
-    "gate(*expressions): conditions on this test's metrics, such as 'valid >= 0.95'; a failed assertion is then a miss, not a failure",
+    "gate(*expressions): conditions on this test's metrics, such as 'valid >= 0.95', 'f1[site=*] >= 0.8' (each slice), "
+    "'low(f1) >= 0.7' (interval); a failed assertion is then a miss, not a failure",
 )
 
 

@@ -247,6 +247,14 @@ class EngineEntry(TypedDict, total=False):
     cold_because: list[str]
 
 
+class SliceVerdict(TypedDict):
+    """A slice in which a gate failed: the tag's value, what was measured (None for nothing), and the rows that were counted."""
+
+    value: str
+    measured: float | None
+    n: int
+
+
 class GateVerdict(TypedDict, total=False):
     """The verdict of one gate on one test and engine."""
 
@@ -268,6 +276,12 @@ class GateVerdict(TypedDict, total=False):
     notes: list[str]
     could_have_shown: float | None
     """The smallest difference that the comparison could have detected."""
+    end: str
+    """"low" or "high" for a gate on an end of the metric's interval; missing for one on the metric itself."""
+    tag: str
+    """The tag of a gate on slices; `value` and `n` are then those of the worst. Missing for one on all cases."""
+    failed_slices: list[SliceVerdict]
+    """The worst first."""
 
 
 class Aggregate(TypedDict):

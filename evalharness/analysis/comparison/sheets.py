@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.analysis.statistics.overlap import Overlap
 from evalharness.runs.judging import row_reference, shown_reference
-from evalharness.runs.schema import JUDGED, Generation, Row, generations_of, mapping, text_of
+from evalharness.runs.schema import JUDGED, GateVerdict, Generation, Row, generations_of, mapping, text_of
 
 RATES = ("pass_rate", "length_rate", "empty_rate")
 """Rates that every test has and that a single case has a value of, 0 or 1."""
@@ -83,6 +83,8 @@ class Side:
     """By eval, test and metric."""
     directions: dict[tuple[str, str, str], str] = field(default_factory=dict)
     """By eval, test and metric: "lower" or "none" (no better direction), as the eval or a gate with `<` says."""
+    gates: tuple[GateVerdict, ...] = ()
+    """Those of this engine; baselines have none."""
     notes: tuple[str, ...] = ()
     source: str = ""
     checkpoint_path: str = ""

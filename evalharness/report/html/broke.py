@@ -77,8 +77,8 @@ def _size(gates: Sequence[Data]) -> str:
 def _failed(tables: RunTables, gate: GateVerdict, goals: Mapping[tuple[str, str, str], Goal]) -> Data:
     eval_name, test, engine = place = _place(gate)
     metric, value, threshold = text_of(gate.get("metric")), float(gate.get("value") or 0.0), float(gate.get("threshold") or 0.0)
-    summary, n = tables.scores.get((*place, metric)), gate.get("n")
-    lost = "" if summary else _line_with(tables, place, value)
+    summary, n = None if gate.get("tag") else tables.scores.get((*place, metric)), gate.get("n")
+    lost = "" if summary or gate.get("tag") else _line_with(tables, place, value)
     filters: dict[str, str] = {"eval": eval_name, "test": test, "engine": engine}
     if metric in _RATES:
         filters |= _RATES[metric]
@@ -87,6 +87,9 @@ def _failed(tables: RunTables, gate: GateVerdict, goals: Mapping[tuple[str, str,
         filters |= {"score": f"{metric}{_REST[comparison]}{threshold:g}"} if comparison in _REST else {"sort": f"<{metric}"}
     elif lost:
         filters["q"] = lost
+    for worst in entries_of(gate.get("failed_slices"))[:1]:
+        filters |= {f"tag.{text_of(gate.get('tag'))}": text_of(worst.get("value")), "sort": "outcome"}
+        metric += f"[{text_of(gate.get('tag'))}={text_of(worst.get('value'))}]"
     return {
         "metric": metric,
         "interval": interval_text(summary, metric) if summary else "",

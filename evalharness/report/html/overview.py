@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from evalharness.report.findings import gate_state, verdict
+from evalharness.report.findings import gate_state, is_on_mean, verdict
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title, tests_of
 from evalharness.report.tables import COUNTS, FLAGS, OUTCOMES, RunTables, Summary
 from evalharness.report.text import cell_text, figure_text, plural, printable, when_finite
@@ -92,7 +92,8 @@ def _score(name: str, engines: Sequence[str], means: Mapping[tuple[str, str], Su
     for engine in engines:
         mean = means.get((engine, name))
         gates_of_engine = [gate for gate in gates if gate.get("metric") == name and gate.get("engine") == engine]
-        first: GateVerdict = gates_of_engine[0] if gates_of_engine else {}
+        no_gate: GateVerdict = {}
+        first = next(filter(is_on_mean, gates_of_engine), no_gate)
         n = next((gate.get("n") for gate in gates_of_engine if isinstance(gate.get("n"), int)), None)
         numbers = (first.get("value"), None, None) if mean is None else (mean.mean, mean.low, mean.high)
         value, low, high = map(when_finite, numbers)

@@ -292,7 +292,7 @@ const overflowing = new ResizeObserver((entries) => {
 function makeSortable(table) {
   const headers = $$("thead th", table);
   headers.forEach((header, column) => {
-    if (!header.textContent.trim() || header.classList.contains("bar-cell")) return;
+    if (!header.textContent.trim() || header.matches(".bar-cell, .plain")) return;
     const button = el("button", { type: "button", class: "sort" }, ...header.childNodes);
     header.append(button);
     button.addEventListener("click", () => {
