@@ -96,9 +96,7 @@ class RegressionJudge:
         common = {key: sheet for key, sheet in base.sheets.items() if key in candidate.sheets}
         base = replace(base, sheets=common or base.sheets)
         try:
-            comparison = compare(
-                base, candidate, only=gate.metrics, anyway=self._anyway, go_on="take it all the same with --accept-changes"
-            )
+            comparison = compare(base, candidate, only=gate.metrics, anyway=self._anyway, go_on="accept it anyway with --accept-changes")
         except EvalHarnessError as error:
             return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
         return _judged(gate, comparison, len(rows))

@@ -184,7 +184,7 @@ def _coverage(tables: RunTables) -> Iterator[str]:
         yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {tables.num_rows:,}: the two files do not match"
     if tables.num_duplicates:
         rows = plural(tables.num_duplicates, "duplicate row")
-        yield f"{rows} of a case × test × engine that has one already: counted all the same"
+        yield f"{rows} of a case × test × engine that has one already: counted anyway"
     for outcome, count in sorted(tables.unknown_outcomes.items()):
         yield f"{plural(count, 'row')} with the unknown outcome '{outcome}': counted as other, never scored"
 
