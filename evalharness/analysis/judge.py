@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from evalharness.analysis.gates import Gate, RegressionGate, evaluate_gate, parse_gate
 from evalharness.api.checks import first_names
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
+from evalharness.runs.partial import parts_of_evals
 from evalharness.runs.run_file import find_latest, is_latest
 from evalharness.runs.samples import count_outcomes, eval_entries
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
@@ -38,7 +39,7 @@ def find_baseline(wanted: str, *, root: Path, base: Path, report_dir: Path) -> P
     """
     if is_latest(wanted):
         try:
-            return find_latest(wanted, report_dir)
+            return find_latest(wanted, report_dir, whole=True)
         except RecordError as error:
             raise BaselineError(f"{error}, or run once without --baseline") from None
     is_path = "/" in wanted or "\\" in wanted or wanted.endswith(".json")
@@ -227,6 +228,13 @@ def judged_run(
     aggregates: Sequence[Aggregate] = (),
     no_regression: JudgeRegression | None = None,
 ) -> RunFile:
-    """Return run.json's engines, evals, gates and outcomes of a run; see `judge_gates`."""
+    """Return run.json's engines, evals, what it has only a part of, gates and outcomes of a run; see `judge_gates`."""
     gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted, unfinished=unfinished, no_regression=no_regression)
-    return {"engines": list(engines), "evals": eval_entries(records, rows), "gates": gates, "counts": count_outcomes(rows)}
+    parts = parts_of_evals(records.evals.values(), rows)
+    return {
+        "engines": list(engines),
+        "evals": eval_entries(records, rows),
+        "partial": parts,
+        "gates": gates,
+        "counts": count_outcomes(rows),
+    }

@@ -38,9 +38,7 @@ class CasesNotLoaded(Exception):
         self.error = error
 
 
-def load_cases(
-    load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None
-) -> tuple[Sequence[Case], tuple[str, ...]]:
+def load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str) -> tuple[Sequence[Case], tuple[str, ...]]:
     """Return the checked cases, and the warnings of the function that loads them; raises the first error found."""
     where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
     try:
@@ -64,7 +62,7 @@ def load_cases(
     twice = [case_id for case_id, count in Counter(case.id for case in cases).items() if count > 1]
     if twice:
         raise ConfigError(f"{where} gave case ids more than once: {', '.join(map(repr, twice[:5]))}; ids must be unique within an eval")
-    return cases[:limit], tuple(dict.fromkeys(warned))
+    return cases, tuple(dict.fromkeys(warned))
 
 
 def _check(case: object, where: str) -> None:
@@ -125,6 +123,8 @@ class EvalModule:
     """Why there are no cases, where the eval is an optional one."""
     notices: tuple[str, ...] = ()
     """What the loader of the cases warned of."""
+    num_loaded: int = 0
+    """Of its cases, those included that --limit and --shard leave out."""
 
     def options_for(self, case: Case) -> list[GenerationOptions]:
         """Return the variants of one case; where they sample, each has a seed of its own, the same on every engine.
@@ -177,11 +177,14 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
         if given.get(key) is not None and not callable(given[key]):
             raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
     name = (file or Path(path)).stem.removeprefix("test_")
-    cases, notices, no_data = _cases(given, path, run, root)
+    loaded, notices, no_data = _cases(given, path, run, root)
+    cases = cases_of_shard(loaded[: run.limit], run.shard)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
     plugins, directions = _plugins(given, path, run), _directions(given, path)
-    return EvalModule(name, path, cases, given["request"], variants, num_samples, run, given, plugins, directions, no_data, notices)
+    return EvalModule(
+        name, path, cases, given["request"], variants, num_samples, run, given, plugins, directions, no_data, notices, len(loaded)
+    )
 
 
 def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> tuple[Sequence[Case], tuple[str, ...], str | None]:
@@ -190,12 +193,12 @@ def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> t
     if not isinstance(optional, bool):
         raise ConfigError(f"{path}: the eval marker's optional must be True or False, got {reprlib.repr(optional)}")
     try:
-        cases, notices = load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit)
+        cases, notices = load_cases(given["cases"], data_folder(given.get("data"), run, root), path)
     except Exception as error:
         if optional and isinstance(error, MissingData):
             return (), (), f"this eval is optional, and has no data: {error}"
         raise CasesNotLoaded(error) from error
-    return cases_of_shard(cases, run.shard), notices, None
+    return cases, notices, None
 
 
 def _overridden(options: GenerationOptions, run: RunConfig, where: str) -> GenerationOptions:

@@ -83,10 +83,17 @@ class Side:
     """By eval, test and metric."""
     directions: dict[tuple[str, str, str], str] = field(default_factory=dict)
     """By eval, test and metric: "lower" or "none" (no better direction), as the eval or a gate with `<` says."""
+    parts: dict[str, str] = field(default_factory=dict)
+    """Evals that its run does not hold whole, with what it has of each: "3 of 182 cases of stage_a"."""
     notes: tuple[str, ...] = ()
     source: str = ""
     checkpoint_path: str = ""
     """"" where it is not known, as in baselines."""
+
+    @property
+    def caveats(self) -> list[str]:
+        """What is amiss with the run or its files, and that it is partial."""
+        return [*self.notes, *(f"the run holds only part of an eval: {part}" for part in self.parts.values())]
 
 
 def domains_apart(lines: Iterable[CaseLine]) -> Callable[[CaseLine], CaseLine]:

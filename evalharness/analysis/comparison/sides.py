@@ -25,6 +25,7 @@ from evalharness.api.checks import refuse_constant
 from evalharness.api.errors import BaselineError, ComparisonError, RecordError
 from evalharness.runs.files import read_whole, write_atomically
 from evalharness.runs.judging import code_of
+from evalharness.runs.partial import part_texts
 from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import EngineEntry, Row, RunFile, entries_of, mapping, text_of
 
@@ -132,6 +133,7 @@ def _side(run: RunFile, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Si
             if value.get("engine") == engine and isinstance(value.get("value"), (int, float))
         },
         directions=_directions(run, sheets),
+        parts=part_texts(run),
     )
 
 

@@ -81,11 +81,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 @click.option(
     "--to", "folder", type=PATH, default=Path(BASELINE_FOLDER), metavar="FOLDER", help=f"Folder of baselines (default: {BASELINE_FOLDER})"
 )
-def bless(run: str, name: str, folder: Path) -> int:
+@click.option("--partial", is_flag=True, help="Bless even a run that holds only part of an eval (default: refuse)")
+def bless(run: str, name: str, folder: Path, partial: bool) -> int:
     """Keep a run's scores as a baseline, a small file to commit.
 
     RUN may be RUN:ENGINE, and must be where the run has several engines. NAME is the baseline's name; an older baseline of this name
-    is replaced.
+    is replaced. A run of only part of an eval (after --lf, -k, --limit or a node id) is refused without --partial.
     """
     if not _NAME.fullmatch(name) or name == LATEST or name.endswith(".json"):
         raise BaselineError(
@@ -94,14 +95,16 @@ def bless(run: str, name: str, folder: Path) -> int:
         )
     from evalharness.analysis.comparison.sides import read_side, write_baseline
 
+    path = folder / f"{name}.json"
     side = read_side(expand_run(run))
     if side.notes:
         raise BaselineError(f"{run} cannot be blessed: {side.notes[0]}; run it again to its end")
+    if side.parts and not partial:
+        raise BaselineError(f"{run} cannot be blessed: {side.caveats[0]}; bless a whole run, or this one with --partial")
     cases = [line for sheet in side.sheets.values() for line in sheet.cases.values()]
     num_judged = sum(line.was_judged for line in cases)
     if 2 * num_judged < len(cases) or not num_judged:
         raise BaselineError(f"{run} cannot be blessed: only {num_judged} of {len(cases)} cases were judged; look into its report")
-    path = folder / f"{name}.json"
     write_baseline(side, path)
     print(f"{path}: {num_judged} of {len(cases)} cases judged, {path.stat().st_size:,} bytes")
     return DONE

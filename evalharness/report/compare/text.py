@@ -59,7 +59,7 @@ def remarks(comparison: compare.Comparison) -> Iterator[str]:
     for difference in comparison.differences:
         yield difference.text
     for side, name in ((comparison.base, "base"), (comparison.candidate, "candidate")):
-        yield from (f"{name}: {note}" for note in side.notes)
+        yield from (f"{name}: {note}" for note in side.caveats)
     for part in comparison.coverage:
         if 2 * part.num_paired < part.num_cases:
             yield f"fewer than half of the cases of {part.eval}::{part.test} could be paired: what is left may not speak for the rest"
