@@ -28,6 +28,7 @@ from evalharness.config.options import DECODING, cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parameters_of, parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
 from evalharness.pytest_plugin.execution.units import misread
+from evalharness.pytest_plugin.gate_names import refuse_unknown_metrics
 
 
 class CasesNotLoaded(Exception):
@@ -311,7 +312,8 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
         raise ConfigError(f"{nodeid} takes `generation`, but {len(module.variants)} generations per case are asked for; take `generations`")
     if takes(metafunc, "steps") and not has_steps(module.request):
         raise ConfigError(f"{nodeid} takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out")
-    gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
+    gates = gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
+    refuse_unknown_metrics(metafunc, module.marker, gates)
     metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])
 
 
