@@ -221,7 +221,8 @@ def find_latest(word: str, report_dir: Path, *, whole: bool = False, notes: list
     counted_runs = [run for run in newest_first if not (whole and run[2])] or newest_first
     if num_back >= len(counted_runs):
         held = _held(len(counted_runs), len(ended) - len(counted_runs), unfinished)
-        raise RecordError(f"there is no run {word}: {report_dir} holds {held}; {_advice(len(counted_runs))}")
+        error = RecordError(f"there is no run {word}: {report_dir} holds {held}; {_advice(len(counted_runs))}")
+        raise error.helped_by("evalharness list" if ended or unfinished else "pytest evals --model PATH")
     found = counted_runs[num_back]
     newer = [folder.name for _, folder, is_partial in newest_first[: newest_first.index(found)] if whole and is_partial and not found[2]]
     if newer:

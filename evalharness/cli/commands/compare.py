@@ -10,6 +10,7 @@ import click
 
 from evalharness.analysis.judge import BASELINE_FOLDER
 from evalharness.api.errors import DONE, NOT_PASSED, REFUSED, BaselineError, ComparisonError, EvalHarnessError
+from evalharness.cli.completion import RUN
 from evalharness.cli.framework import PATH, command, expand_run
 from evalharness.runs.run_file import LATEST
 
@@ -25,8 +26,8 @@ from evalharness.runs.run_file import LATEST
     exit_codes={DONE: "no regression shown", NOT_PASSED: "a regression shown", REFUSED: "cannot be compared; the message says why"},
     takes_runs=True,
 )
-@click.argument("base", metavar="BASE")
-@click.argument("candidates", metavar="CANDIDATE…", nargs=-1, required=True)
+@click.argument("base", metavar="BASE", type=RUN)
+@click.argument("candidates", metavar="CANDIDATE…", type=RUN, nargs=-1, required=True)
 @click.option(
     "--out",
     type=PATH,
@@ -74,9 +75,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 @command(
     "bless",
     examples=["evalharness bless reports/RUN_ID nightly", "evalharness bless latest nightly", "pytest evals --baseline nightly"],
+    exit_codes={DONE: "the baseline was written"},
     takes_runs=True,
 )
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", type=RUN)
 @click.argument("name", metavar="NAME")
 @click.option(
     "--to", "folder", type=PATH, default=Path(BASELINE_FOLDER), metavar="FOLDER", help=f"Folder of baselines (default: {BASELINE_FOLDER})"
@@ -116,7 +118,7 @@ def bless(run: str, name: str, folder: Path, partial: bool) -> int:
     exit_codes={DONE: "the timeline was written"},
     takes_runs=True,
 )
-@click.argument("runs", metavar="RUN…", nargs=-1, required=True)
+@click.argument("runs", metavar="RUN…", type=RUN, nargs=-1, required=True)
 @click.option(
     "--out", type=PATH, metavar="FOLDER", help="Where the files go (default: the run's folder, or the folder that holds the runs)"
 )
