@@ -285,6 +285,12 @@ def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:
     return tuple(parse_gate(expression) for marker in markers for expression in marker.args)
 
 
+def any_regression_gate(items: Iterable[pytest.Item]) -> bool:
+    """Return whether a test has the gate `no_regression`; tests of one function are looked at once."""
+    functions = {getattr(item, "function", item): item for item in items}
+    return any(isinstance(gate, RegressionGate) for item in functions.values() for gate in gates_of(item))
+
+
 def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], module: EvalModule | None) -> None:
     """Parametrise a test over engines and, in an eval module, over cases; ids read `engine-case`.
 
