@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.analysis.statistics.overlap import Overlap
+from evalharness.runs.journal import readable
 from evalharness.runs.judging import row_reference, shown_reference
 from evalharness.runs.schema import JUDGED, Generation, Row, generations_of, mapping, text_of
 
@@ -133,7 +134,7 @@ def sheets_by_engine(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], She
     """Return the sheets of each engine by eval and test, in the order of their first rows; the last row of a case counts."""
     engines: dict[str, dict[tuple[str, str], Sheet]] = {}
     for row in rows:
-        key = text_of(row.get("eval")), text_of(row.get("test"))
+        key = text_of(row.get("eval")), readable(text_of(row.get("test")))  # older versions wrote pytest's escapes
         sheet = engines.setdefault(text_of(row.get("engine")), {}).setdefault(key, Sheet(*key))
         if sheet.options is None and row.get("options"):
             sheet.options = _without_seed(row["options"])

@@ -24,6 +24,7 @@ from evalharness.analysis.gates import DIRECTIONS
 from evalharness.api.checks import refuse_constant
 from evalharness.api.errors import BaselineError, ComparisonError, RecordError
 from evalharness.runs.files import read_whole, write_atomically
+from evalharness.runs.journal import readable
 from evalharness.runs.judging import code_of
 from evalharness.runs.partial import part_texts
 from evalharness.runs.run_file import read_run, read_samples
@@ -267,7 +268,7 @@ def read_baseline(path: Path) -> Side:
 def _sheet(test: Mapping[str, Any]) -> Sheet:
     case_ids = test["cases"]
     columns = {name: _unpacked(column, len(case_ids)) for name, column in test["columns"].items()}
-    sheet = Sheet(str(test["eval"]), str(test["test"]), test["options"], code=mapping(test["code"]) if test.get("code") else None)
+    sheet = Sheet(str(test["eval"]), readable(str(test["test"])), test["options"], code=mapping(test["code"]) if test.get("code") else None)
     references = columns.get("reference") or [None] * len(case_ids)  # there is none in a baseline of an older version
     for position, case_id in enumerate(case_ids):
         named: dict[str, dict[str, float]] = {"scores": {}, "marks": {}}
