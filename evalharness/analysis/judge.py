@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from evalharness.analysis.gates import Gate, RegressionGate, evaluate_gate, parse_gate
+from evalharness.analysis.gates import Gate, RegressionGate, parse_gate
+from evalharness.analysis.slice_gates import judge_gate
 from evalharness.api.checks import first_names
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.runs.partial import parts_of_evals
@@ -214,7 +215,8 @@ def judge_gates(
                 for expression in expressions if case_rows else ():
                     gate = parse_gate(expression)
                     if isinstance(gate, Gate):
-                        verdict = evaluate_gate(gate, case_rows, extras[name, engine, test], incomplete=incomplete)
+                        test_rows = [row for by_engine in by_test[name].values() for row in by_engine.get(test, ())] if gate.end else ()
+                        verdict = judge_gate(gate, case_rows, extras[name, engine, test], incomplete=incomplete, test_rows=test_rows)
                     elif no_regression is not None:
                         verdict = no_regression(gate, engine, case_rows, incomplete)
                     elif unfinished:

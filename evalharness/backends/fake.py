@@ -28,13 +28,14 @@ from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import fits
 from evalharness.api.thinking import within_budget
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, LiveWeights, Prompt, SamplingPlan, failure_of
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, LiveWeights, Prompt, SamplingPlan, UnderWay, failure_of
 from evalharness.backends.option_support import SCRIPTED
 from evalharness.backends.stops import RowEnd
 
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image_pad|>")
 _FIRST_CHAR = len(_SPECIAL_TOKENS)
 _SCRIPT = 'a JSONL file with rows {"contains": …, "text": …}'
+_STEP_S = 0.05
 _TEMPLATE = "<|im_start|>{role}\n{content}<|im_end|>\n"
 
 
@@ -92,7 +93,7 @@ class FakeTokenizer:
             if piece in _SPECIAL_TOKENS:
                 ids.append(_SPECIAL_TOKENS.index(piece))
             else:
-                ids += [ord(c) + _FIRST_CHAR for c in piece]
+                ids += [c + _FIRST_CHAR for c in map(ord, piece)]
         return ids
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False) -> str:
@@ -159,6 +160,8 @@ class FakeBackend:
         self.eos_token_ids: tuple[int, ...] = (FakeTokenizer.eos_token_id, FakeTokenizer.pad_token_id)
         self.max_model_len = max_model_len
         self.num_calls = 0
+        self._now: tuple[float, float, int] | None = None
+        """Of the answer that is delayed: since when, by how many seconds, and its number of tokens."""
 
     def check_plan(self, plan: SamplingPlan) -> None:
         """Take every plan: an answer is scripted."""
@@ -171,12 +174,30 @@ class FakeBackend:
         for prompt in prompts:
             if should_stop():
                 return
-            yield self._complete(prompt, plugins)
+            text, answer = self._answer(prompt)
+            if answer.delay_s and not self._wait(answer.delay_s, len(text), should_stop):
+                return
+            yield self._complete(prompt, text, answer, plugins)
 
-    def _complete(self, prompt: Prompt, plugins: Sequence[GenerationPlugin]) -> BackendOutput:
-        text, answer = self._answer(prompt)
-        if answer.delay_s:
-            time.sleep(answer.delay_s)
+    def _wait(self, delay_s: float, num_tokens: int, should_stop: Callable[[], bool]) -> bool:
+        """Wait as if the answer were being made, token by token; return False where it is told to stop."""
+        started = time.monotonic()
+        self._now = (started, delay_s, num_tokens)
+        try:
+            while (left := started + delay_s - time.monotonic()) > 0:
+                time.sleep(min(left, _STEP_S))
+                if should_stop():
+                    return False
+        finally:
+            self._now = None
+        return True
+
+    def under_way(self) -> UnderWay:
+        """Return the share of a delayed answer whose time has passed."""
+        now = self._now
+        return UnderWay() if now is None else UnderWay(1, int(now[2] * min(1.0, (time.monotonic() - now[0]) / now[1])))
+
+    def _complete(self, prompt: Prompt, text: str, answer: FakeAnswer, plugins: Sequence[GenerationPlugin]) -> BackendOutput:
         if answer.error is not None:
             return prompt.index, GenerationFailure("error", answer.error)
         if answer.invalid is not None:

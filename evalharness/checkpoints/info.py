@@ -240,7 +240,7 @@ def _check_remote_code(folder: Path, trusted: bool) -> None:
         if code and not trusted:
             classes = ", ".join(code) if isinstance(code, dict) else str(code)
             raise CheckpointError(
-                f"{folder} needs Python code of its own (auto_map in {name}: {classes}), which is not run by default; "
+                f"{folder} needs its own Python code (auto_map in {name}: {classes}), which is not run by default; "
                 "look at that code and give --trust-remote-code if you trust it"
             )
 

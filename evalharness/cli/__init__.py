@@ -48,7 +48,7 @@ _MESSAGE_CHARS = 2000
 )
 @click.version_option(package_name="evalharness", message="evalharness %(version)s")
 def group() -> None:
-    """Look at, compare and export the runs of your evals, and ask checkpoints. Start a run with pytest: pytest evals --model PATH"""
+    """Inspect, compare and export the runs of your evals, and ask checkpoints. Runs are started with pytest: pytest evals --model PATH"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

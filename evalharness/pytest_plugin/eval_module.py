@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from evalharness.analysis.gates import DIRECTIONS, Gate, RegressionGate, parse_gate
+from evalharness.analysis.slice_gates import refuse_unknown_slices
 from evalharness.api.cases import Case
 from evalharness.api.checks import shown
 from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData, did_you_mean
@@ -320,6 +321,8 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
         raise ConfigError(f"{nodeid} takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out")
     gates = gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
     refuse_unknown_metrics(metafunc, module.marker, gates)
+    is_part = module.run.limit is not None or module.run.shard is not None
+    refuse_unknown_slices(gates, (case.tags for case in module.cases), are_all=not is_part)
     metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])
 
 

@@ -84,13 +84,13 @@ class EvalRegistry:
         ]
         if len(found) != 1:
             known = ", ".join(spec.id for spec in self.engines)
-            what = f"could be {' or '.join(spec.id for spec in found)}" if found else "is none of this run"
+            what = f"could be {' or '.join(spec.id for spec in found)}" if found else "is not in this run"
             hint = "" if found else did_you_mean(str(asked), [spec.id for spec in self.engines])
             raise ConfigError(f"engine {asked!r} {what}{hint or ';'} engines of this run: {known}")
         return found[0]
 
     def is_absent(self, asked: object) -> bool:
-        """Return whether a test asks for a backend that is none of this run: it is skipped then, whereas an unknown name is an error."""
+        """Return whether a test asks for a backend that is not in this run: it is skipped then, whereas an unknown name is an error."""
         return asked in known_backends() and all(asked not in (spec.id, spec.backend, spec.checkpoint) for spec in self.engines)
 
     # Evals
@@ -115,7 +115,7 @@ class EvalRegistry:
             self.modules[path] = module
         elif self.modules[path].marker != marker.kwargs:
             raise ConfigError(
-                f"{path} has several eval markers; give each eval a module of its own, with one pytestmark = pytest.mark.eval(...)"
+                f"{path} has several eval markers; give each eval its own module, with one pytestmark = pytest.mark.eval(...)"
             )
         return self.modules[path]
 

@@ -348,7 +348,8 @@ class Reporting:
 
 def _renewed_index(report_dir: Path) -> str:
     """Renew the index of all runs; return "", or a line that says why that failed (not a problem of this run)."""
-    from evalharness.report.html.index_page import INDEX, write_index
+    from evalharness.report.html.index_page import write_index
+    from evalharness.report.html.site import INDEX
 
     try:
         write_index(report_dir)

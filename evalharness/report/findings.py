@@ -5,6 +5,7 @@ The sentences are plain text that may hold hostile names: escape them for displa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -31,14 +32,9 @@ _NOTABLE = {
 def verdict(tables: RunTables) -> tuple[str, str]:
     """Return one word for the run (PASSED, FAILED, BROKEN, FINISHED, INTERRUPTED, EMPTY) and the sentence that explains it."""
     counts = {outcome: tables.total(outcome) for outcome in OUTCOMES}
-    gates = [gate for gate in entries_of(tables.run.get("gates")) if gate_state(gate) != "skipped"]
-    num_failed = sum(gate.get("passed") is not True for gate in gates)
-    which = "the gate" if len(gates) == 1 else f"{share_text(num_failed or len(gates), len(gates))} gates"
-    num_idle = len(entries_of(tables.run.get("gates"))) - len(gates)
-    none = "gates were not judged" if _unfinished(tables) else "no gates were set"
-    reasons = [f"{which} {'failed' if num_failed else 'passed'}"] if gates else [] if num_idle else [none]
-    if num_idle:
-        reasons.append(f"{plural(num_idle, 'gate')} skipped, as no baseline was given")
+    gates = gate_counts(tables.run)
+    num_failed = gates["failed"]
+    reasons = gate_words(gates) or ["gates were not judged" if _unfinished(tables) else "no gates were set"]
     for outcome, what in (("fail", "failed"), ("error", "ended in an error"), ("invalid", "could not be run")):
         if counts[outcome]:
             reasons.append(f"{plural(counts[outcome], 'sample')} {what}")
@@ -54,7 +50,7 @@ def verdict(tables: RunTables) -> tuple[str, str]:
         return "EMPTY", f"no case was recorded; {sentence}"
     if exit_code == BROKEN and not (num_failed or counts["fail"] or counts["error"]):
         return "BROKEN", sentence
-    return ("FAILED" if broken else "PASSED" if gates else "FINISHED"), sentence
+    return ("FAILED" if broken else "PASSED" if gates["passed"] else "FINISHED"), sentence
 
 
 def _what_broke(run: RunFile) -> str:
@@ -66,6 +62,27 @@ def _what_broke(run: RunFile) -> str:
 def gate_state(gate: GateVerdict) -> Literal["passed", "failed", "skipped"]:
     """Return what became of a gate, the same in every report; skipped: it needs a baseline, and none was given."""
     return "skipped" if gate.get("asked") is False else "passed" if gate.get("passed") is True else "failed"
+
+
+def gate_counts(run: RunFile) -> Counter[str]:
+    """Return how many gates of a run passed, failed and were skipped."""
+    return Counter(map(gate_state, entries_of(run.get("gates"))))
+
+
+def gate_words(counts: Mapping[str, int]) -> list[str]:
+    """Return what became of a run's gates, the same words everywhere: "3 of 10 gates failed", then how many were skipped.
+
+    Skipped gates are none of the ten.
+    """
+    num_failed, num_judged = counts.get("failed", 0), counts.get("failed", 0) + counts.get("passed", 0)
+    which = "the gate" if num_judged == 1 else f"{share_text(num_failed or num_judged, num_judged)} gates"
+    words = [f"{which} {'failed' if num_failed else 'passed'}"] if num_judged else []
+    return words + [f"{plural(number, 'gate')} skipped, as no baseline was given" for number in [counts.get("skipped", 0)] if number]
+
+
+def is_on_mean(gate: GateVerdict) -> bool:
+    """Return whether a gate compares the metric over all cases with a number: neither a slice of it, nor an end of its interval."""
+    return gate.get("threshold") is not None and not gate.get("tag") and not gate.get("end")
 
 
 def _unfinished(tables: RunTables) -> bool:

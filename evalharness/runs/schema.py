@@ -260,6 +260,14 @@ class EngineEntry(TypedDict, total=False):
     cold_because: list[str]
 
 
+class SliceVerdict(TypedDict):
+    """A slice in which a gate failed: the tag's value, what was measured (None for nothing), and the rows that were counted."""
+
+    value: str
+    measured: float | None
+    n: int
+
+
 class GateVerdict(TypedDict, total=False):
     """The verdict of one gate on one test and engine."""
 
@@ -281,6 +289,12 @@ class GateVerdict(TypedDict, total=False):
     notes: list[str]
     could_have_shown: float | None
     """The smallest difference that the comparison could have detected."""
+    end: str
+    """"low" or "high" for a gate on an end of the metric's interval; missing for one on the metric itself."""
+    tag: str
+    """The tag of a gate on slices; `value` and `n` are then those of the worst. Missing for one on all cases."""
+    failed_slices: list[SliceVerdict]
+    """The worst first."""
 
 
 class Aggregate(TypedDict):
@@ -416,7 +430,7 @@ def items_of(value: object) -> list[Any]:
 
 def mapping(value: _Mapping | None) -> _Mapping:
     """Return the value if it is an object, else an empty one."""
-    return value if isinstance(value, Mapping) else cast("_Mapping", {})
+    return value if isinstance(value, (dict, Mapping)) else cast("_Mapping", {})  # dict: an abstract class is slow to ask
 
 
 def generations_of(row: Row) -> list[Generation]:
@@ -424,7 +438,7 @@ def generations_of(row: Row) -> list[Generation]:
     several = row.get("generations")
     samples = [sample for sample in several if isinstance(sample, Mapping)] if isinstance(several, list) else []
     single = row.get("generation")
-    return samples or ([single] if isinstance(single, Mapping) else [])
+    return samples or ([single] if isinstance(single, (dict, Mapping)) else [])
 
 
 def text_of(value: str | float | None) -> str:

@@ -254,7 +254,8 @@ def test_whatever_can_be_used_or_seen_has_a_name_for_screen_readers(opened, repo
     named = ("table",)  # captions and headings around a table tell what it is
     assert len(nodes) > 15
     assert [node for node in nodes if not node.get("name", {}).get("value", "").strip() and node["role"]["value"] not in named] == []
-    assert page.get_by_role("main").count() == page.get_by_role("banner").count() == page.get_by_role("navigation").count() == 1
+    assert page.get_by_role("main").count() == page.get_by_role("banner").count() == 1
+    assert [page.get_by_role("navigation", name=name).count() for name in ("Pages", "Sections")] == [1, 1]
 
 
 def test_the_numbers_are_there_without_javascript_and_on_paper(opened, report):

@@ -1,4 +1,4 @@
-"""timeline.html and index.html in a real browser."""
+"""timeline.html in a real browser."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from evalharness.analysis.comparison.timeline import read_tracks, timeline_of
-from evalharness.report.html.index_page import write_index
 from evalharness.report.timeline.page import write_timeline_page
 from tests.analysis.comparison.runs import engine, run_dir
 from tests.browser.conftest import DESKTOP, HOSTILE, PHONE
@@ -102,15 +101,3 @@ def test_hostile_names_stay_text(opened, tmp_path):
     page.locator("#case-grid tbody tr").first.wait_for()
     assert page.evaluate("document.querySelectorAll('script:not([type])').length") == 1
     assert page.locator("main img, main iframe, main form").count() == 0
-
-
-def test_the_index_finds_runs_and_leads_to_their_pages(opened, run, timeline):
-    write_index(run.parent)
-    page = opened(run.parent / "index.html")
-    page.fill("#find", "checkpoint-20")
-    assert page.locator("#count").inner_text() == "1 of 1"
-    page.fill("#find", "nothing")
-    assert page.locator("#count").inner_text() == "0 of 1"
-    page.fill("#find", "")
-    assert page.get_by_role("link", name="timeline").get_attribute("href") == "sft-1/timeline.html"
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

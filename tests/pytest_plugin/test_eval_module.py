@@ -328,7 +328,7 @@ class TestWrongOptions:
     def test_watch_names_the_command_that_watches(self, project: Project) -> None:
         run = project.run_inline("--watch", "runs/sft-42")
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
-        assert "--watch runs/sft-42 is a command of its own, as each checkpoint gets a run and an exit code: " in run.output
+        assert "--watch runs/sft-42 is a separate command, as each checkpoint gets its own run and exit code: " in run.output
         assert "evalharness watch runs/sft-42 -- evals …" in run.output
 
     def test_markers_and_options_are_documented(self, project: Project) -> None:

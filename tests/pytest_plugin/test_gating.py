@@ -150,10 +150,10 @@ class TestA:
         ("body", "problem"),
         [
             ("raise ZeroDivisionError('none left')", "failed: ZeroDivisionError: none left"),
-            ("return {'total': float('nan'), 'spread': 3}", "gave total=nan, which is no finite number; left out"),
-            ("return {'total': float('inf'), 'spread': 3}", "gave total=inf, which is no finite number; left out"),
+            ("return {'total': float('nan'), 'spread': 3}", "gave total=nan, which is not a finite number; left out"),
+            ("return {'total': float('inf'), 'spread': 3}", "gave total=inf, which is not a finite number; left out"),
             ("return None", "failed: AttributeError"),
-            ("return {'total': 'many', 'spread': 3}", "gave total='many', which is no finite number; left out"),
+            ("return {'total': 'many', 'spread': 3}", "gave total='many', which is not a finite number; left out"),
             ("import pytest; pytest.fail('no')", "failed: Failed: no"),
             ("import sys; sys.exit(0)", "failed: SystemExit: 0"),
         ],

@@ -21,10 +21,10 @@ def test_t(case, generation, score): score(x=1)
 IDLE = {
     "spot": (("--spot=2",), "--spot changed nothing: no eval of this run has spot checks"),
     "coordinates": (("--coordinates=unit",), "--coordinates changed nothing: no test of this run takes `coordinates`"),
-    "hang timeout": (("--hang-timeout=5",), "--hang-timeout changed nothing: it is about workers (-n), and there are none"),
+    "hang timeout": (("--hang-timeout=5",), "--hang-timeout changed nothing: it concerns workers (-n), and there are none"),
     "accept changes": (
         ("--accept-changes",),
-        "--accept-changes changed nothing: it is about resumed runs and baselines, and there is none",
+        "--accept-changes changed nothing: it concerns resumed runs and baselines, and this run has neither",
     ),
     "baseline": (("--baseline=latest",), "--baseline changed nothing: no test of this run has the gate no_regression"),
     "nothing": ((), None),

@@ -117,7 +117,7 @@ def test_missing_samples_are_noted_and_a_folder_in_their_place_is_an_error(tmp_p
     assert list(read_samples(tmp_path, notes)) == []
     assert notes == ["samples.jsonl is missing: no sample of this run can be shown"]
     (tmp_path / "samples.jsonl").mkdir()
-    with pytest.raises(RecordError, match=r"samples\.jsonl cannot be read: a folder, device or pipe is no regular file"):
+    with pytest.raises(RecordError, match=r"samples\.jsonl cannot be read: a folder, device or pipe is not a regular file"):
         list(read_samples(tmp_path))
 
 

@@ -12,7 +12,7 @@ from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.analysis.statistics.overlap import Overlap
 from evalharness.runs.journal import readable
 from evalharness.runs.judging import row_reference, shown_reference
-from evalharness.runs.schema import JUDGED, Generation, Row, generations_of, mapping, text_of
+from evalharness.runs.schema import JUDGED, GateVerdict, Generation, Row, generations_of, mapping, text_of
 
 RATES = ("pass_rate", "length_rate", "empty_rate")
 """Rates that every test has and that a single case has a value of, 0 or 1."""
@@ -86,6 +86,8 @@ class Side:
     """By eval, test and metric: "lower" or "none" (no better direction), as the eval or a gate with `<` says."""
     parts: dict[str, str] = field(default_factory=dict)
     """Evals that its run does not hold whole, with what it has of each: "3 of 182 cases of stage_a"."""
+    gates: tuple[GateVerdict, ...] = ()
+    """Those of this engine; baselines have none."""
     notes: tuple[str, ...] = ()
     source: str = ""
     checkpoint_path: str = ""

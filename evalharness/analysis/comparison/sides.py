@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, plain_score, sheets_by_engine
-from evalharness.analysis.gates import DIRECTIONS
+from evalharness.analysis.gates import DIRECTIONS, Gate, parse_gate
 from evalharness.api.checks import refuse_constant
-from evalharness.api.errors import BaselineError, ComparisonError, RecordError
+from evalharness.api.errors import BaselineError, ComparisonError, ConfigError, RecordError
 from evalharness.runs.files import read_whole, write_atomically
 from evalharness.runs.journal import readable
 from evalharness.runs.judging import code_of
@@ -135,7 +135,16 @@ def _side(run: RunFile, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Si
         },
         directions=_directions(run, sheets),
         parts=part_texts(run),
+        gates=tuple(gate for gate in entries_of(run.get("gates")) if gate.get("engine") == engine),
     )
+
+
+def _holds_down(expression: str) -> bool:
+    try:
+        gate = parse_gate(expression)
+    except ConfigError:  # of a newer version
+        return False
+    return isinstance(gate, Gate) and gate.comparison in ("<", "<=")
 
 
 def _directions(run: RunFile, tests: Iterable[tuple[str, str]]) -> dict[tuple[str, str, str], str]:
@@ -143,7 +152,7 @@ def _directions(run: RunFile, tests: Iterable[tuple[str, str]]) -> dict[tuple[st
     directions = {
         (str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))): "lower"
         for gate in entries_of(run.get("gates"))
-        if str(gate.get("expression")).replace(str(gate.get("metric")), "", 1).strip()[:1] == "<"
+        if _holds_down(str(gate.get("expression")))
     }
     declared = {str(entry.get("name")): mapping(entry.get("directions")) for entry in entries_of(run.get("evals"))}
     for name, test in tests:

@@ -39,7 +39,7 @@ from evalharness.runs.run_file import LATEST
     "--lower-is-better",
     multiple=True,
     metavar="METRIC",
-    help="A score that is better when lower; repeatable (default: the scores that their eval or a gate declares so)",
+    help="A score that is better when lower; repeatable (default: those that the eval's directions or a gate declare)",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="Seed of the bootstrap intervals (default: 0)")
 def compare(base: str, candidates: Sequence[str], out: Path | None, anyway: bool, lower_is_better: Sequence[str], seed: int) -> int:
@@ -85,9 +85,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 )
 @click.option("--partial", is_flag=True, help="Bless even a run that holds only part of an eval (default: refuse)")
 def bless(run: str, name: str, folder: Path, partial: bool) -> int:
-    """Keep a run's scores as a baseline, a small file to commit.
+    """Save a run's scores as a baseline, a small file to commit.
 
-    RUN may be RUN:ENGINE, and must be where the run has several engines. NAME is the baseline's name; an older baseline of this name
+    Give RUN:ENGINE if the run has several engines. NAME is the baseline's name; an older baseline of this name
     is replaced. A run of only part of an eval (after --lf, -k, --limit or a node id) is refused without --partial.
     """
     if not _NAME.fullmatch(name) or name == LATEST or name.endswith(".json"):

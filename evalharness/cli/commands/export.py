@@ -62,8 +62,8 @@ _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
 def export(run: str, kind: str, out: str | None, project: str, online: bool) -> int:
     """Write a run's samples as a table, or log its metrics to an experiment tracker.
 
-    docs/command_line.md lists the columns and the names of metrics. All formats but jsonl and csv need an extra of their name:
-    pip install 'evalharness[parquet]', [tensorboard], [wandb] or [mlflow].
+    docs/command_line.md lists the columns and the names of metrics. All formats but jsonl and csv need the extra of the same name;
+    where it is missing, the error gives the command that installs it.
     """
     run_dir = find_run(run)
     if not (run_dir / "samples.jsonl").is_file():

@@ -43,7 +43,7 @@ _BASELINE = click.option("--baseline", metavar="NAME|PATH", help="Baseline of th
 def merge(runs: tuple[str, ...], **given: Any) -> int:
     """Merge the parts of a sharded run into one run with one report; needs no GPU.
 
-    RUN… are all parts (pytest evals --shard 1/8 …), in any order; they are only read.
+    RUN… are all parts (pytest evals --shard 1/8 …), in any order; they are not changed.
     """
     from evalharness.pytest_plugin.replay.rescore import merge_runs  # pytest, so only where it is needed
 
@@ -63,7 +63,8 @@ def report(run: str) -> int:
     Prints the paths of the files that it wrote. To read a report: evalharness open RUN.
     """
     run_dir = find_run(run)
-    from evalharness.report.html.index_page import INDEX, write_index
+    from evalharness.report.html.index_page import write_index
+    from evalharness.report.html.site import INDEX
     from evalharness.report.writing import rebuild_run, write_reports  # numpy and tabulate, so only where they are needed
 
     if rebuild_run(run_dir):
@@ -87,21 +88,21 @@ def report(run: str) -> int:
 )
 @click.argument("source", metavar="RUN|FILE", type=RUN)
 @click.option(
-    "--tests", type=PATH, metavar="MODULE", help="Judge every stored generation by the tests of this file (default: the run's tests)"
+    "--tests", type=PATH, metavar="MODULE", help="Judge every stored generation with the tests in this file (default: the run's tests)"
 )
 @click.option(
     "--data", type=PATH, metavar="FOLDER", help="Folder of the cases or references (default: the run's; for a FILE the settings')"
 )
 @click.option("--report-dir", type=PATH, metavar="FOLDER", help="Folder for the new run (default: the run's; for a FILE reports)")
-@click.option("--run-id", metavar="ID", help="Name of the new run (default: the run's name, -rescored- and six random digits)")
+@click.option("--run-id", metavar="ID", help="Name of the new run (default: RUN-rescored- and six random digits)")
 @click.option("--spot", metavar="N", help="Cases that evals with spot checks show in outputs/ (default: the run's; for a FILE 0)")
 @_PROJECT
 @_BASELINE
 @click.option("--coordinates", metavar="SPACE", help="Coordinate space of a dense dump that does not name it (default: norm1000)")
 def rescore(source: str, tests: Path | None, coordinates: str | None, **changes: Any) -> int:
-    """Score stored generations again, those of a run with its tests or those in a file, into a new run; needs no GPU.
+    """Score stored generations again, those of a run or of a file, as a new run; needs no GPU.
 
-    FILE is gt_vs_pred.jsonl or <mission>_stage_a.jsonl. The source is only read.
+    FILE is gt_vs_pred.jsonl or <mission>_stage_a.jsonl. The source is not changed.
     """
     is_file = Path(source).is_file()
     of_runs = {"tests": tests, "project": changes.pop("project"), "baseline": changes.pop("baseline")}
@@ -138,7 +139,7 @@ def _score_file(source: Path, coordinates: str, changes: Mapping[str, Any]) -> i
 def summary(run: str) -> int:
     """Print the verdict, gates and scores of a run as Markdown.
 
-    In GitHub Actions, every run writes the same to $GITHUB_STEP_SUMMARY by itself.
+    In GitHub Actions, each run appends the same to $GITHUB_STEP_SUMMARY.
     """
     from evalharness.report.markdown import ci_summary
     from evalharness.report.tables import load_tables

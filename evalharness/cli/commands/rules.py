@@ -109,9 +109,9 @@ _DEFAULTS = {"model": "the run's checkpoint", "backend": "the run's", "dtype": "
 @click.option("--json", "as_json", is_flag=True, help="Print one object per mission (default: tables)")
 @run_options(*_ENGINE_OPTIONS, defaults=_DEFAULTS)
 def rules(run: str, out: Path | None, as_json: bool, missions: Sequence[str], **given: Any) -> int:
-    """Search for better Stage-B rules: the checkpoint reflects on its wrong verdicts and proposes changes, each tried on all tickets.
+    """Search for better Stage-B rules: the checkpoint reflects on its wrong verdicts and proposes changes, which are tried on all tickets.
 
-    A change is promoted if it passes the gate on train tickets; held-out ones audit. The run's own files are only read. A search that was
+    A change is promoted if it passes the gate on train tickets; held-out ones audit. The run's own files are not changed. A search that was
     stopped goes on where it was, also with more --rounds; the folder of another search is refused. docs/shipped_evals.md lists the files.
     """
     from evalharness.report.text import markdown_cell

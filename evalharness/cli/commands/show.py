@@ -29,7 +29,7 @@ from evalharness.runs.schema import Row
     "--engine", metavar="ID", type=ENGINE, help="Show only this engine, such as hf:final; the checkpoint's name is enough (default: all)"
 )
 @click.option("--test", metavar="NAME", help="Show only this test, such as test_summary or stage_a::test_summary (default: all)")
-@click.option("--json", "as_json", is_flag=True, help="Print the rows of samples.jsonl, one a line (default: formatted text)")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows of samples.jsonl, one per line (default: formatted text)")
 @click.option(
     "--overlay",
     type=PATH,

@@ -141,8 +141,8 @@ def _idle_options(context: RunContext, evals: Iterable[EvalLine], rows: Sequence
         "spot": None if has_spot_checks else "no eval of this run has spot checks",
         "coordinates": None if any(entry.get("takes_coordinates") for entry in evals) else "no test of this run takes `coordinates`",
         "baseline": None if any(gate.startswith("no_regression") for gate in gates) else "no test of this run has the gate no_regression",
-        "accept_changes": None if run.resume or run.baseline else "it is about resumed runs and baselines, and there is none",
-        **dict.fromkeys(("share_devices", "hang_timeout"), None if context.num_workers else "it is about workers (-n), and there are none"),
+        "accept_changes": None if run.resume or run.baseline else "it concerns resumed runs and baselines, and this run has neither",
+        **dict.fromkeys(("share_devices", "hang_timeout"), None if context.num_workers else "it concerns workers (-n), and there are none"),
     }
     for name, reason in reasons.items():
         if reason is not None and run.origin(name) == "command line" and getattr(run, name):

@@ -12,6 +12,7 @@ import pytest
 
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
+from evalharness.report.findings import gate_state
 from evalharness.report.tables import RunTables
 from evalharness.runs.files import write_atomically
 from evalharness.runs.journal import readable
@@ -62,10 +63,11 @@ def _make_clean(suite: ET.Element) -> None:
 def _gate_cases(run: RunFile) -> Iterator[ET.Element]:
     for gate in run["gates"]:
         name = f"{gate['expression']} ({gate['eval']}::{gate['test']} on {gate['engine']})"
-        if gate["passed"] is True:
+        state = gate_state(gate)
+        if state == "passed":
             yield _case(name)
         else:
-            yield _case(name, "failure" if gate["passed"] is False else "skipped", gate["reason"])
+            yield _case(name, "failure" if state == "failed" else state, gate["reason"])
     for number, problem in enumerate(run["problems"], 1):
         yield _case(f"problem {number} of the run", "error", problem)
 

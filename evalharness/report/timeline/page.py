@@ -66,7 +66,6 @@ MAX_CASES = 20_000
 NUM_BEST, NUM_FALLS = 8, 12
 SMALLEST_FALL = 0.02
 _DIGITS = 4
-_LINKS = (("report.html", "Report"), ("compare.html", "Comparison"), ("index.html", "All runs"), ("../index.html", "All runs"))
 
 
 def write_timeline_page(timelines: Sequence[Timeline], notes: Sequence[str], path: Path) -> Path:
@@ -76,13 +75,13 @@ def write_timeline_page(timelines: Sequence[Timeline], notes: Sequence[str], pat
         write_page(
             file,
             "timeline.html.j2",
+            path=path,
             title=f"Timeline · {timelines[0].track.label}",
             scripts=["timeline.js"],
             styles=["timeline.css"],
             blocks=_blocks(timelines, folder),
             tracks=[_track(timeline) for timeline in timelines],
             notes=notes,
-            links=[(target, text) for target, text in _LINKS if (folder / target).is_file()],
             seed=timelines[0].seed,
         )
     return path

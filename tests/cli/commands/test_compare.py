@@ -23,7 +23,7 @@ class TestCompare:
     def test_a_regression_ends_with_1_and_is_written_beside_the_candidate(self, tmp_path: Path) -> None:
         base, candidate = pair(tmp_path, cases([1.0] * 60), cases(WORSE))
         code, output = python("-m", "evalharness", "compare", base, candidate, env={**os.environ, "COLUMNS": "120"})
-        assert (code, "REGRESSED: f1" in output) == (1, True)
+        assert (code, "REGRESSED: 1 metric (f1" in output) == (1, True)
         paths = (candidate / name for name in ("compare.html", "compare.md", "compare.csv", "compare_cases.csv\n"))
         assert output.endswith("\n".join(map(str, paths)))
 
