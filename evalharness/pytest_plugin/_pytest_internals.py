@@ -28,6 +28,14 @@ def parameters_of(metafunc: pytest.Metafunc, name: str) -> list[Any]:
     return [call.params[name] for call in metafunc._calls if name in call.params]
 
 
+def fixture_arguments(metafunc: pytest.Metafunc) -> list[Sequence[str]]:
+    """Return the arguments of the project's own fixtures that a test takes, directly or through others."""
+    taken = [definition for definitions in metafunc._arg2fixturedefs.values() for definition in definitions]
+    return [
+        definition.argnames for definition in taken if not definition.func.__module__.startswith(("_pytest.", "evalharness.pytest_plugin."))
+    ]
+
+
 def fixtures_of(item: pytest.Function) -> object:
     """Return the fixture information that all tests of one function share, for lookups by identity."""
     return item._fixtureinfo

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.analysis.judge import check_baseline, find_baseline
 from evalharness.api.checks import any_text
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.garbage import collector
@@ -30,7 +31,14 @@ from evalharness.pytest_plugin.distributed.worker import (
     start_sending,
     units_ahead,
 )
-from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, report_unloaded, takes
+from evalharness.pytest_plugin.eval_module import (
+    any_regression_gate,
+    as_collection_error,
+    refuse_idle_gates,
+    refuse_misspelt_markers,
+    report_unloaded,
+    takes,
+)
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.execution.units import is_eval_test
@@ -45,6 +53,7 @@ from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Rep
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
+from evalharness.runs.run_file import is_latest
 
 
 class RunningTests:
@@ -252,10 +261,18 @@ def pytest_configure(config: pytest.Config) -> None:
             state.registry.engines  # noqa: B018  # a wrong checkpoint or option is a usage error before anything is collected
             if not runs_nothing(config):
                 state.execution.engines.check_cache()
+                _check_baseline(state.context)
         except EvalHarnessError as error:
             raise pytest.UsageError(redactor().text(str(error))) from error
         except OSError as error:
             raise cannot_begin(error) from error
+
+
+def _check_baseline(context: RunContext) -> None:
+    """Raise for a baseline of the command line that does not exist; `latest` may, and gates on it fail then, as in a first night."""
+    run = context.run
+    if run.baseline is not None and run.origin("baseline") == "command line" and not is_latest(run.baseline) and context.resumed is None:
+        check_baseline(find_baseline(run.baseline, root=context.root, base=Path.cwd(), report_dir=Path(run.report_dir)))
 
 
 def _session(context: RunContext, engines: Sequence[EngineSpec] | None = None) -> EvalSession:
@@ -344,6 +361,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             return
         if context.worker == "main":
             execution.engines.check_cache()
+            state.has_idle_baseline = context.run.baseline is not None and not any_regression_gate(session.items)
             state.start()
             execution.note_evals(session.items)
         elif context.is_worker:

@@ -59,6 +59,8 @@ def announce(state: EvalSession) -> str:
         return line
     path = baseline["path"] or ""
     problem = baseline["problem"] or (None if Path(path).exists() else why_absent(Path(path)))
+    if state.has_idle_baseline:
+        return f"{line}\nevalharness: --baseline changes nothing: no test of this run has the gate no_regression"
     return f"{line}\nevalharness: baseline {baseline['path'] if problem is None else f'cannot be used, gates on it will fail: {problem}'}"
 
 

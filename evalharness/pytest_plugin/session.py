@@ -39,6 +39,8 @@ class EvalSession:
         """Begins the run; called for every engine that is opened, and does nothing if the run has begun or another process begins it."""
         self.is_collected = False
         """Whether the collection came to its end; what it has until then is not what was asked for."""
+        self.has_idle_baseline = False
+        """Whether there is a baseline, and no gate of this process's tests asks for one."""
         self.has_started_run = False
         self.run_file_at_start: RunFile = {}
 

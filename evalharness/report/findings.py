@@ -12,6 +12,7 @@ from typing import Any, Literal
 from evalharness.api.errors import BROKEN
 from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import one_line, plural, share_text
+from evalharness.runs.partial import part_texts
 from evalharness.runs.schema import EvalEntry, GateVerdict, RunFile, entries_of, items_of, mapping, text_of
 
 MAX_FINDINGS = 30
@@ -174,7 +175,9 @@ def _coverage(tables: RunTables) -> Iterator[str]:
     evals = entries_of(tables.run.get("evals"))
     if mapping(tables.run.get("baseline")) and evals and not any(_asks_baseline(entry) for entry in evals):
         yield "a baseline was given, but no test has the gate no_regression: nothing was compared with it"
-    for entry in evals:
+    for part in part_texts(tables.run).values():
+        yield f"only part of an eval was selected, {part}: its scores and gates are about these alone"
+    for entry in () if "partial" in tables.run else evals:  # of an older version
         name, num_cases = text_of(entry.get("name")), entry.get("num_cases")
         present = tables.num_cases.get(name, 0)
         if isinstance(num_cases, int) and present < num_cases:

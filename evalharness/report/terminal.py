@@ -64,7 +64,7 @@ def table_lines(lines: Sequence[Sequence[str]], num_text_columns: int) -> Iterat
         yield "  ".join(cells).rstrip()
 
 
-DEFAULT_COLUMNS = 80
+DEFAULT_COLUMNS = 120
 MIN_COLUMNS = 40
 NUM_REMARKS = 5
 NUM_LINES = 40
@@ -82,9 +82,14 @@ _GATE_MARKS = (
 
 
 def terminal_width() -> int:
-    """Return COLUMNS if it is a number, else `DEFAULT_COLUMNS`."""
+    """Return COLUMNS if it is a number, else the width of the terminal, else, in a log or a pipe, `DEFAULT_COLUMNS`."""
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isascii() and columns.isdigit() else DEFAULT_COLUMNS
+    if columns.isascii() and columns.isdigit():
+        return int(columns)
+    try:
+        return os.get_terminal_size(1).columns or DEFAULT_COLUMNS
+    except OSError:
+        return DEFAULT_COLUMNS
 
 
 def terminal_lines(tables: RunTables, columns: int) -> Iterator[str]:
