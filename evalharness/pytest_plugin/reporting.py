@@ -28,9 +28,12 @@ from evalharness.api.garbage import collector
 from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
+from evalharness.pytest_plugin.failures import shorten
+from evalharness.pytest_plugin.last_screen import EqualFailures, darken_last_line, write_lines, write_places
 from evalharness.pytest_plugin.options import asked_on_command_line
-from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
+from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
 from evalharness.report.text import terminal_text
+from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import Row, RunFile
 
 if TYPE_CHECKING:
@@ -124,6 +127,8 @@ class Reporting:
         self.interrupted: str | None = None
         self.signals = EndSignals()
         self.summary = ""
+        self.verdict = ""
+        self.equal = EqualFailures()
         self._is_ending = False
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, Any] | None:
@@ -136,6 +141,8 @@ class Reporting:
         if facts["outcome"] == "invalid":
             # In a test without gates it is a failure, which pytest then explains like any other.
             return "failed" if report.failed else "invalid", "i", ("INVALID", {"yellow": True})
+        if facts["outcome"] == "skip" and (facts["problem"] or "").startswith(NOT_RUN):
+            return "not run", "", ("NOT RUN", {"yellow": True})
         return None
 
     @pytest.hookimpl(trylast=True)
@@ -263,34 +270,40 @@ class Reporting:
     def _write_reports(self, run: RunFile, rows: list[Row]) -> str:
         """Write the reports and return the closing lines; if a page fails, note that in `run` and in run.json."""
         from evalharness.pytest_plugin.finish.ci_files import write_github_summary
+        from evalharness.report.terminal import verdict_line
         from evalharness.report.writing import report_rows, terminal_summary  # numpy and tabulate, only now
 
         tables = report_rows(self._state.context.run_dir, rows)
         run["problems"], run["exit_code"] = tables.run["problems"], tables.run["exit_code"]
         write_github_summary(tables)
+        self.verdict = verdict_line(tables)
         reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
         return terminal_summary(tables, None if reporter is None else terminal_width(reporter))
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show the scores, the misses where `-rm` asks for them, and where the report lies."""
+        self.equal.before_short_summary(terminalreporter)
         if self.problem is not None:
             terminalreporter.write_sep("=", "evalharness", red=True)
             terminalreporter.write_line(f"no report: {terminal_text(self.problem, 2000)}", red=True)
         if self.run is None:
             return
+        from evalharness.report.findings import gate_counts  # loads numpy: only where there is a run
+
         if "m" in terminalreporter.reportchars and self.misses:
             terminalreporter.write_sep("=", "misses")
             for nodeid, location, problem in self.misses:
                 terminalreporter.write_line(f"MISS {nodeid} ({location})", yellow=True)
                 for line in problem.splitlines():
                     terminalreporter.write_line(f"E   {terminal_text(line)}")
-        terminalreporter.write_sep("=", "evalharness")
-        for line in self.summary.splitlines():  # one by one: a terminal that lacks a character gets that line escaped
-            terminalreporter.write_line(line)
-        terminalreporter.write_line(f"report: {self._state.context.run_dir / 'report.md'}")
-        if (page := self._state.context.run_dir / "report.html").exists():
-            terminalreporter.write_line(f"page: {page}")
+        if terminalreporter.config.get_verbosity() < -1:
+            write_lines(terminalreporter, [self.verdict])
+        else:
+            terminalreporter.write_sep("=", "evalharness")
+            write_lines(terminalreporter, self.summary.splitlines())
+        write_places(terminalreporter, self._state.context.run_dir)
+        darken_last_line(terminalreporter, self.verdict.partition(":")[0], gate_counts(self.run))
 
 
 def _renewed_index(report_dir: Path) -> str:
