@@ -4,6 +4,7 @@
 # make newest ARGS="…"  make test with the newest versions of everything that pyproject.toml allows, in .venv-newest
 # make max  ARGS="…"    the tests of MAX, in .venv-max: it needs an older transformers than all else; its first start compiles for minutes
 # make lint             ruff and mypy
+# make docs             docs/ as a site, in site/: it opens from disk and loads nothing from the network
 # make format           let ruff rewrite the sources
 #
 # Needs Python 3.10 or newer with pip, make and git; nothing has to be activated. The first call creates .venv and installs
@@ -26,6 +27,7 @@ ARGS ?=
 TORCH_CPU_INDEX ?=
 NEWEST ?=
 MAX_VENV ?= .venv-max
+DOCS_VENV ?= .venv-docs
 
 KIND := $(if $(shell nvidia-smi -L 2>/dev/null),gpu,cpu)
 STAMP := $(VENV)/.installed-$(KIND)
@@ -33,7 +35,7 @@ STAMP := $(VENV)/.installed-$(KIND)
 # So that tools which packages start by name (ninja) are found without an activated environment.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-.PHONY: help install evals test test-fast newest max lint format
+.PHONY: help install evals test test-fast newest max lint docs format
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -74,6 +76,16 @@ $(MAX_VENV)/.installed: pyproject.toml constraints-max.txt
 max: $(MAX_VENV)/.installed
 	$(MAX_VENV)/bin/python -m pytest -n0 --timeout=1800 tests/backends/max tests/backends/openai/test_openai_on_max.py tests/contract \
 	    -k 'test_backend.py or on_max or [max' $(ARGS)
+
+# In an environment of its own, which takes seconds. --strict: a broken link fails.
+$(DOCS_VENV)/.installed: constraints.txt
+	[ -x $(DOCS_VENV)/bin/python ] || $(PYTHON) -m venv $(DOCS_VENV) || { $(PYTHON) -m venv --clear --without-pip $(DOCS_VENV) \
+	    && $(PYTHON) -m pip --python $(DOCS_VENV)/bin/python install --quiet pip; }
+	$(DOCS_VENV)/bin/python -m pip install --quiet -c constraints.txt mkdocs-material
+	touch $@
+
+docs: $(DOCS_VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
 
 format: $(STAMP)
 	$(VENV)/bin/ruff check --fix .

@@ -38,7 +38,7 @@ _WARNINGS = (
     "ignore:builtin type (SwigPy|swigvarlink).* has no __module__ attribute:DeprecationWarning",
     # vLLM forks its engine from a process in which torch has started threads.
     "ignore:This process .* is multi-threaded, use of fork\\(\\) may lead to deadlocks in the child:DeprecationWarning",
-    # vLLM's client closes the sockets of an engine that has ended, but never their zmq context; garbage collection meets it in any later test.
+    # vLLM's client closes an engine's sockets, but never their zmq context, which the garbage collector meets in any later test.
     "ignore:Unclosed context <zmq:ResourceWarning",
 )
 

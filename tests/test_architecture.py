@@ -58,4 +58,4 @@ def test_the_way_of_a_sample_is_as_listed_and_short(tmp_path: Path) -> None:
 
 def test_the_rooms_are_listed_in_their_order() -> None:
     section = TEXT.partition("## Rooms")[2].partition("\n## ")[0]
-    assert re.findall(r"^      (\w+)/ ", section, re.MULTILINE) == list(ROOMS)
+    assert re.findall(r"^  (\w+)/ ", section, re.MULTILINE) == list(ROOMS)

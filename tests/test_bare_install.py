@@ -1,4 +1,4 @@
-"""What `pip install evalharness` without extras can do, in processes that see only the packages which that installs."""
+"""What an installation without extras can do, in processes that see only the packages which that installs."""
 
 from __future__ import annotations
 

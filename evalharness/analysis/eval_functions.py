@@ -89,11 +89,11 @@ def _metric_entries(
     for key, given in metrics.items():
         name, value = str(key), _finite(given)
         if name in BUILT_IN_METRICS:
-            problems.append(f"{where} gave {name!r}, the name of a rate that every test has; left out, give it another name")
+            problems.append(f"{where} gave {name!r}, the name of a built-in metric; left out, give it another name")
         elif value is not None:
             yield {"eval": eval_name, "test": test, "engine": engine, "metric": name, "value": value}
         elif given is not None:
-            problems.append(f"{where} gave {name}={shown(given)}, which is no finite number; left out")
+            problems.append(f"{where} gave {name}={shown(given)}, which is not a finite number; left out")
 
 
 def _finite(value: Any) -> float | None:
@@ -196,7 +196,7 @@ def across_engines(
                             with noting_failure(where, problems):
                                 results.aggregates.extend(_metric_entries(each, functions.name, test, engine, where, problems))
                         else:
-                            problems.append(f"{where} gave metrics of {engine!r}, which is none of these engines; left out")
+                            problems.append(f"{where} gave metrics of {engine!r}, which is not one of these engines; left out")
                     for engine in group:
                         with noting_failure(where, problems):
                             results.tables.extend(

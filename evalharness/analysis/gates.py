@@ -1,18 +1,21 @@
 """Gates over the rows of one test and one engine: "metric >= number", or "no_regression" against a baseline.
 
-A metric is the mean of a score, a value that the eval's `aggregate` returned, or a rate that every test has. A gate without anything to
-judge does not pass. Knows nothing about pytest; `judge.py` judges against baselines.
+A metric is the mean of a score, a value that the eval's `aggregate` returned, or a rate that every test has. `metric[tag=value]` is about
+the cases of a slice, `metric[tag=*]` about each slice; `low(metric)` and `high(metric)` are the ends of its 95 % interval. A gate without
+anything to judge does not pass. Knows nothing about pytest; `judge.py` judges against baselines.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from evalharness.api.errors import ConfigError
+from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.runs.schema import JUDGED, GateVerdict, Row, generations_of
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -23,7 +26,12 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "==": operator.eq,
 }
 _SIGNS = {">=": "≥", "<=": "≤", "==": "="}
-_EXPRESSION = re.compile(r"\s*([A-Za-z_][\w.@^/-]*)\s*(>=|<=|==|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+_EXPRESSION = re.compile(
+    r"\s*(?P<end>(?:low|high)\s*\()?\s*(?P<metric>[A-Za-z_][\w.@^/-]*)\s*(?:\[(?P<tag>[^\[\]=]+)=(?P<value>[^\[\]]*)\]\s*)?(?(end)\)\s*)"
+    r"(?P<comparison>>=|<=|==|>|<)\s*(?P<threshold>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+)
+EACH = "*"
+"""In `metric[tag=*]`: each value of the tag, of which the worst decides."""
 
 DIRECTIONS = ("higher", "lower", "none")
 """Which way a score is better; "none": neither way, so that a change of it is no verdict."""
@@ -50,6 +58,7 @@ class _Rate:
     counts: Callable[[Row], object]
     of: str
     is_about_coverage: bool = False
+    """Whether too few judged cases are what it counts: then its value says more than that they are too few."""
 
     def counted(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows that count."""
@@ -83,6 +92,11 @@ class Gate:
     metric: str
     comparison: str
     threshold: float
+    end: str = ""
+    """"low" or "high": the gate is on this end of the metric's 95 % interval."""
+    tag: str = ""
+    """The gate is on the cases that have `value` for this tag, or on each value's cases for "*"."""
+    value: str = ""
 
     def holds(self, value: float) -> bool:
         """Return whether the value passes."""
@@ -100,7 +114,7 @@ class RegressionGate:
 
 
 def _too_few_judged(rows: Sequence[Row]) -> bool:
-    # The few that remain say nothing about the others. An eval sets a milder limit with a gate on invalid_rate.
+    # The few that remain say nothing about the others, and errors nothing about how many cases are invalid.
     ran = list(filter(_was_run, rows))
     return 2 * sum(map(was_judged, ran)) < len(ran)
 
@@ -110,14 +124,17 @@ def parse_gate(expression: object) -> Gate | RegressionGate:
     if isinstance(expression, str):
         match = _EXPRESSION.fullmatch(expression)
         if match is not None:
-            return Gate(expression.strip(), match[1], match[2], float(match[3]))
+            end, tag, value = ((match[name] or "").strip() for name in ("end", "tag", "value"))
+            end = end.rstrip("(").strip()
+            return Gate(expression.strip(), match["metric"], match["comparison"], float(match["threshold"]), end, tag, value)
         match = _NO_REGRESSION.fullmatch(expression)
         metrics = () if match is None or match[1] is None else tuple(part.strip() for part in match[1].split(","))
         if match is not None and all(map(_METRIC.fullmatch, metrics)):
             return RegressionGate(expression.strip(), metrics)
     raise ConfigError(
         f"gate {expression!r} is not understood; write 'metric >= number' with one of: {', '.join(_OPERATORS)}; "
-        "or 'no_regression' or 'no_regression(metric, metric)'"
+        "'metric[tag=value] >= number' for a slice, with '*' for each value of the tag; 'low(metric) >= number' for the lower end of the "
+        "interval, 'high(metric)' for the upper; or 'no_regression' or 'no_regression(metric, metric)'"
     )
 
 
@@ -137,24 +154,50 @@ def _shortfall(gate: Gate, value: float) -> str:
     return f"{shown}, needs {_SIGNS.get(gate.comparison, gate.comparison)} {needed}"
 
 
-def evaluate_gate(gate: Gate, rows: Sequence[Row], aggregates: Mapping[str, float], *, incomplete: str | None) -> GateVerdict:
-    """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if any are."""
+def _why_no_value(gate: Gate, rows: Sequence[Row], named: Collection[str]) -> str:
+    """Return why a gate's metric has no value: nothing was judged, or nothing has its name."""
+    if gate.metric in BUILT_IN_METRICS:
+        return f"no case was {BUILT_IN_METRICS[gate.metric].of}"
+    if not named and not any(map(was_judged, rows)):
+        found = Counter(_WHAT_HAPPENED[row["outcome"]] for row in rows)
+        all_cases = "the only case" if len(rows) == 1 else f"all {len(rows):,} cases"
+        shown = [f"{all_cases if len(found) == 1 else f'{count:,}'} {what}" for what, count in found.items()]
+        return f"no case was judged: {', '.join(shown) or 'there is none'}"
+    meant = did_you_mean(gate.metric, [*named, *BUILT_IN_METRICS])
+    return f"no case recorded {gate.metric!r}{meant or ';'} recorded: {', '.join(sorted(named)) or 'nothing'}"
+
+
+_WHAT_HAPPENED: dict[str, str] = {"error": "ended in an error", "invalid": "could not be run", "skip": "did not run"}
+
+
+def evaluate_gate(
+    gate: Gate, rows: Sequence[Row], aggregates: Mapping[str, float], *, incomplete: str | None, test_rows: Sequence[Row] = ()
+) -> GateVerdict:
+    """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if any are.
+
+    `test_rows`: those of all engines, which tell whether a score is a rate, as in reports; these, unless given. The slices of a gate
+    are not chosen here.
+    """
     rate = BUILT_IN_METRICS.get(gate.metric)
     named = {**mean_scores(rows), **aggregates}
     value = named.get(gate.metric) if rate is None else rate.value(rows)
     scored = [row for row in rows if was_judged(row) and gate.metric in row["scores"]] if rate is None else rate.counted(rows)
-    if incomplete is not None and value is not None:
+    mean = value
+    if gate.end and value is not None:
+        value = None if gate.metric in aggregates and rate is None else _interval_end(gate, rows, test_rows or rows)
+    if incomplete is not None and mean is not None:
         reason = f"not judged: {incomplete}"
+    elif value is None and mean is not None:
+        why = "it is an aggregate" if gate.metric in aggregates else f"{len(scored)} cases without any difference say nothing of it"
+        reason = f"{gate.metric} is {mean:.3f}, but has no interval: {why}"
     elif value is None:
-        reason = (
-            f"no case recorded {gate.metric!r}; recorded: {', '.join(sorted(named)) or 'nothing'}"
-            if rate is None
-            else f"no case was {rate.of}"
-        )
-    elif not (rate is not None and rate.is_about_coverage) and _too_few_judged(rows):
+        reason = _why_no_value(gate, rows, named)
+    elif _too_few_judged(rows) and (gate.holds(value) or rate is None or not rate.is_about_coverage):
         reason = f"not judged: only {sum(map(was_judged, rows))} of {len(rows)} cases have a verdict; the others are invalid or errors"
     else:
         reason = "" if gate.holds(value) else _shortfall(gate, value)
+        if reason and gate.end and mean is not None:
+            reason = f"{gate.end} end of the interval {reason}; the mean is {mean:.3f}"
     return {
         "expression": gate.expression,
         "metric": gate.metric,
@@ -163,4 +206,28 @@ def evaluate_gate(gate: Gate, rows: Sequence[Row], aggregates: Mapping[str, floa
         "n": len(scored) or len(rows),
         "passed": not reason,
         "reason": reason,
+        **({"end": gate.end} if gate.end else {}),
     }
+
+
+def _interval_end(gate: Gate, rows: Sequence[Row], test_rows: Sequence[Row]) -> float | None:
+    """Return an end of the interval that reports show of a score, or that of a rate; None where there is none."""
+    import numpy as np
+
+    from evalharness.analysis.statistics.intervals import mean_intervals
+
+    rate = BUILT_IN_METRICS.get(gate.metric)
+    if rate is not None:
+        counted = rate.counted(rows)
+        values, is_rate, is_bounded = [float(rate.holds(row)) for row in counted], True, True
+    else:
+        counted = [row for row in rows if was_judged(row) and row["scores"]]
+        values = [row["scores"].get(gate.metric, math.nan) for row in counted]
+        known = [row["scores"][gate.metric] for row in test_rows if was_judged(row) and gate.metric in row["scores"]]
+        is_score = not gate.metric.startswith("num_")
+        is_rate = is_score and all(value in (0, 1) for value in known)
+        is_bounded = is_score and all(0 <= value <= 1 for value in known)
+    groups = [row.get("group") for row in counted]
+    interval = mean_intervals(np.array(values, dtype=float)[:, None], groups, is_rate=[is_rate], is_bounded=[is_bounded])[0]
+    end = interval.low if gate.end == "low" else interval.high
+    return None if math.isnan(end) else end

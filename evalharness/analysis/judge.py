@@ -14,11 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from evalharness.analysis.gates import Gate, RegressionGate, evaluate_gate, parse_gate
+from evalharness.analysis.gates import Gate, RegressionGate, parse_gate
 from evalharness.analysis.reasons import normalised
+from evalharness.analysis.slice_gates import judge_gate
 from evalharness.api.checks import excerpt, first_names
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
-from evalharness.runs.run_file import find_latest, is_latest
+from evalharness.runs.partial import parts_of_evals
+from evalharness.runs.run_file import LATEST, find_latest, is_latest, read_run
 from evalharness.runs.samples import NOT_RUN, count_outcomes, eval_entries
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
 
@@ -40,7 +42,7 @@ def find_baseline(wanted: str, *, root: Path, base: Path, report_dir: Path) -> P
     """
     if is_latest(wanted):
         try:
-            return find_latest(wanted, report_dir)
+            return find_latest(wanted, report_dir, whole=True)
         except RecordError as error:
             raise BaselineError(f"{error}, or run once without --baseline") from None
     is_path = "/" in wanted or "\\" in wanted or wanted.endswith(".json")
@@ -51,8 +53,20 @@ def why_absent(baseline: Path) -> str:
     """Return what to say of a baseline that does not exist: what was probably meant, which there are, and how to make it."""
     there = sorted(path.stem for path in baseline.parent.glob("*.json"))
     known = f"; there are: {first_names(there, 10)}" if there else ""
-    meant = did_you_mean(baseline.stem, there).rstrip("?")
+    meant = did_you_mean(baseline.stem, [*there, LATEST]).rstrip("?")
     return f"baseline {baseline} does not exist{meant}{known}; create it with: evalharness bless RUN_DIR {baseline.stem}"
+
+
+def check_baseline(baseline: Path) -> None:
+    """Raise `BaselineError` or `RecordError` for a baseline that does not exist or cannot be read. Of a run only run.json is read."""
+    from evalharness.analysis.comparison.sides import read_baseline
+
+    if not baseline.exists():
+        raise BaselineError(why_absent(baseline))
+    if baseline.is_file():
+        read_baseline(baseline)
+    else:
+        read_run(baseline)
 
 
 def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str) -> GateVerdict:
@@ -97,9 +111,7 @@ class RegressionJudge:
         common = {key: sheet for key, sheet in base.sheets.items() if key in candidate.sheets}
         base = replace(base, sheets=common or base.sheets)
         try:
-            comparison = compare(
-                base, candidate, only=gate.metrics, anyway=self._anyway, go_on="take it all the same with --accept-changes"
-            )
+            comparison = compare(base, candidate, only=gate.metrics, anyway=self._anyway, go_on="accept it anyway with --accept-changes")
         except EvalHarnessError as error:
             return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
         return _judged(gate, comparison, len(rows))
@@ -204,7 +216,8 @@ def judge_gates(
                 for expression in expressions if case_rows else ():
                     gate = parse_gate(expression)
                     if isinstance(gate, Gate):
-                        verdict = evaluate_gate(gate, case_rows, extras[name, engine, test], incomplete=incomplete)
+                        test_rows = [row for by_engine in by_test[name].values() for row in by_engine.get(test, ())] if gate.end else ()
+                        verdict = judge_gate(gate, case_rows, extras[name, engine, test], incomplete=incomplete, test_rows=test_rows)
                     elif no_regression is not None:
                         verdict = no_regression(gate, engine, case_rows, incomplete)
                     elif unfinished:
@@ -249,6 +262,13 @@ def judged_run(
     aggregates: Sequence[Aggregate] = (),
     no_regression: JudgeRegression | None = None,
 ) -> RunFile:
-    """Return run.json's engines, evals, gates and outcomes of a run; see `judge_gates`."""
+    """Return run.json's engines, evals, what it has only a part of, gates and outcomes of a run; see `judge_gates`."""
     gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted, unfinished=unfinished, no_regression=no_regression)
-    return {"engines": list(engines), "evals": eval_entries(records, rows), "gates": gates, "counts": count_outcomes(rows)}
+    parts = parts_of_evals(records.evals.values(), rows)
+    return {
+        "engines": list(engines),
+        "evals": eval_entries(records, rows),
+        "partial": parts,
+        "gates": gates,
+        "counts": count_outcomes(rows),
+    }

@@ -162,7 +162,7 @@ def open_regular(path: Path | str) -> BinaryIO:
         if stat.S_ISREG(os.fstat(number).st_mode):  # it is the file that was looked at
             return os.fdopen(number, "rb")
         os.close(number)
-    raise OSError(errno.EINVAL, "a folder, device or pipe is no regular file", str(path))
+    raise OSError(errno.EINVAL, "a folder, device or pipe is not a regular file", str(path))
 
 
 def read_regular(path: Path | str) -> bytes:

@@ -166,7 +166,7 @@ def _has(plugin: Any, hook: str, name: str) -> bool:
     """Return whether a plugin has a hook: a method of its name, not None, which turns an inherited one off."""
     found = getattr(plugin, hook, None)
     if found is not None and not callable(found):
-        raise CapabilityError(f"plugin {name!r} has {hook} = {reprlib.repr(found)}, which is no method; write {_HOOKS[hook]}")
+        raise CapabilityError(f"plugin {name!r} has {hook} = {reprlib.repr(found)}, which is not a method; write {_HOOKS[hook]}")
     if found is not None:
         try:
             signature(found).bind(*[None] * (1 + _HOOKS[hook].count(",")))

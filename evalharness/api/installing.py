@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -22,28 +23,61 @@ def missing_package(what: str, error: ImportError, extra: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """Return the shell command that adds an extra to this installation, from its folder, repository or archive, or by name."""
-    tree = Path(__file__).resolve().parents[2]
+    """Return the shell command that adds an extra to this installation."""
+    distribution = _distribution()
+    return f"{_installer(distribution)} {_arguments(distribution, extra)}"
+
+
+def install_arguments(extra: str) -> str:
+    """Return what `pip install` takes for an extra, in any environment: where this installation came from, else the extra's packages."""
+    return _arguments(_distribution(), extra)
+
+
+def _distribution() -> metadata.Distribution | None:
     try:
-        distribution: metadata.Distribution | None = metadata.distribution(_NAME)
+        return metadata.distribution(_NAME)
     except metadata.PackageNotFoundError:
-        distribution = None
-    installer = _installer(distribution)
+        return None
+
+
+def _arguments(distribution: metadata.Distribution | None, extra: str) -> str:
+    tree = Path(__file__).resolve().parents[2]
     if (tree / "pyproject.toml").is_file():  # a source tree, installed with -e or on PYTHONPATH
-        return f"{installer} -e {shlex.quote(f'{tree}[{extra}]')}"
-    origin = distribution.read_text("direct_url.json") if distribution is not None else None
-    return f"{installer} {_requirement(json.loads(origin or '{}'), extra)}"
+        return f"-e {shlex.quote(f'{tree}[{extra}]')}"
+    source = _source(distribution, extra)
+    # Never the bare name: on another index than the one it came from, that package may be anyone's.
+    packages = [source] if source else list(_packages(distribution, extra))
+    return " ".join(map(shlex.quote, packages)) or f"the packages that evalharness's pyproject.toml lists under {extra!r}"
 
 
-def _requirement(origin: dict[str, object], extra: str) -> str:
-    """Return pip's argument, from the `direct_url.json` (PEP 610) that it wrote; {} stands for a package from an index."""
-    url, source = str(origin.get("url", "")), origin.get("vcs_info")
+def _source(distribution: metadata.Distribution | None, extra: str) -> str | None:
+    """Return the requirement with the origin in `direct_url.json` (PEP 610); None for an index, or a folder or file that is gone."""
+    origin = json.loads((distribution.read_text("direct_url.json") if distribution is not None else None) or "{}")
+    url, repository = str(origin.get("url", "")), origin.get("vcs_info")
+    path = unquote(urlsplit(url).path)
+    if not url or (url.startswith("file:") and not os.path.exists(path)):
+        return None
     if "dir_info" in origin:
-        return shlex.quote(f"{unquote(urlsplit(url).path)}[{extra}]")
-    if isinstance(source, dict):
-        revision = source.get("requested_revision") or source.get("commit_id")
-        url = f"{source.get('vcs')}+{url}" + (f"@{revision}" if revision else "")
-    return shlex.quote(f"{_NAME}[{extra}]" + (f" @ {url}" if url else ""))
+        return f"{path}[{extra}]"
+    if repository is not None:
+        url = f"{repository['vcs']}+{url}@{repository.get('requested_revision') or repository['commit_id']}"
+    folder = f"#subdirectory={origin['subdirectory']}" if "subdirectory" in origin else ""
+    return f"{_NAME}[{extra}] @ {url}{folder}"
+
+
+def _packages(distribution: metadata.Distribution | None, extra: str) -> Iterator[str]:
+    """Yield the requirements of an extra, also of extras that it takes in."""
+    asked = f'extra == "{extra}"'
+    for line in (distribution.requires if distribution is not None else None) or ():
+        package, _, condition = line.partition("; ")
+        if asked not in condition:
+            continue
+        if package.startswith(f"{_NAME}["):
+            for part in package[len(_NAME) + 1 : -1].split(","):
+                yield from _packages(distribution, part)
+        else:
+            others = condition.removesuffix(asked).removesuffix(" and ")
+            yield f"{package}; {others}" if others else package
 
 
 def _installer(distribution: metadata.Distribution | None) -> str:

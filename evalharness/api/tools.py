@@ -48,7 +48,7 @@ def read_tools(tools: Sequence[Tool | Mapping[str, Any]]) -> tuple[Tool, ...]:
     names = [tool.name for tool in checked]
     for name in names:
         if names.count(name) > 1:
-            raise ContractValueError(f"tools: {name!r} is offered {names.count(name)} times; give each tool a name of its own")
+            raise ContractValueError(f"tools: {name!r} is offered {names.count(name)} times; give each tool its own name")
     return checked
 
 

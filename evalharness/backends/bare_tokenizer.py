@@ -32,7 +32,7 @@ class BareTokenizer:
     def __init__(self, folder: Path) -> None:
         config = read_json(folder / "tokenizer_config.json") or {}
         if not (folder / "tokenizer.json").is_file() or "AutoTokenizer" in config.get("auto_map", {}):
-            why = "has code of its own" if "auto_map" in config else "has no tokenizer.json"
+            why = "comes with its own code" if "auto_map" in config else "has no tokenizer.json"
             raise MissingDependency(f"the tokenizer of {folder} {why}, so only transformers reads it; {install_command('hf')}")
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_truncation()

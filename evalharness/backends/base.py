@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from evalharness.api.errors import BackendError, PromptTooLong, RequestError
 from evalharness.api.hooks import GenerationPlugin
@@ -217,6 +217,24 @@ class Completion:
 
 
 BackendOutput: TypeAlias = "Completion | tuple[int, GenerationFailure]"
+
+
+class UnderWay(NamedTuple):
+    """What a backend generates at one moment: answers that have begun and not ended, and how many tokens they have together.
+
+    `num_tokens` is None where tokens are learned of only once an answer is finished.
+    """
+
+    num_rows: int = 0
+    num_tokens: int | None = 0
+
+
+@runtime_checkable
+class ToldProgress(Protocol):
+    """An addition to `Backend`: it says, while it generates, how far it is."""
+
+    def under_way(self) -> UnderWay:
+        """Return what is generated now. Another thread asks this about twice a second, so it costs nothing per token and locks nothing."""
 
 
 @runtime_checkable

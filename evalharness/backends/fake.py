@@ -28,13 +28,14 @@ from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import GenerationFailure
 from evalharness.api.structured_output import fits
 from evalharness.api.thinking import within_budget
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, LiveWeights, Prompt, SamplingPlan, failure_of
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, LiveWeights, Prompt, SamplingPlan, UnderWay, failure_of
 from evalharness.backends.option_support import SCRIPTED
 from evalharness.backends.stops import RowEnd
 
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image_pad|>")
 _FIRST_CHAR = len(_SPECIAL_TOKENS)
 _SCRIPT = 'a JSONL file with rows {"contains": …, "text": …}'
+_STEP_S = 0.05
 _TEMPLATE = "<|im_start|>{role}\n{content}<|im_end|>\n"
 
 
@@ -92,7 +93,7 @@ class FakeTokenizer:
             if piece in _SPECIAL_TOKENS:
                 ids.append(_SPECIAL_TOKENS.index(piece))
             else:
-                ids += [ord(c) + _FIRST_CHAR for c in piece]
+                ids += [c + _FIRST_CHAR for c in map(ord, piece)]
         return ids
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False) -> str:
@@ -159,6 +160,8 @@ class FakeBackend:
         self.eos_token_ids: tuple[int, ...] = (FakeTokenizer.eos_token_id, FakeTokenizer.pad_token_id)
         self.max_model_len = max_model_len
         self.num_calls = 0
+        self._now: tuple[float, float, int] | None = None
+        """Of the answer that is delayed: since when, by how many seconds, and its number of tokens."""
 
     def check_plan(self, plan: SamplingPlan) -> None:
         """Take every plan: an answer is scripted."""
@@ -171,12 +174,30 @@ class FakeBackend:
         for prompt in prompts:
             if should_stop():
                 return
-            yield self._complete(prompt, plugins)
+            output = self._complete(prompt, plugins, should_stop)
+            if should_stop():
+                return
+            yield output
 
-    def _complete(self, prompt: Prompt, plugins: Sequence[GenerationPlugin]) -> BackendOutput:
+    def _wait(self, delay_s: float, num_tokens: int, should_stop: Callable[[], bool]) -> None:
+        """Wait as if the answer were being made, token by token, unless told to stop."""
+        started = time.monotonic()
+        self._now = (started, delay_s, num_tokens)
+        while (left := started + delay_s - time.monotonic()) > 0 and not should_stop():
+            time.sleep(min(left, _STEP_S))
+        self._now = None
+
+    def under_way(self) -> UnderWay:
+        """Return the share of a delayed answer whose time has passed."""
+        now = self._now
+        return UnderWay() if now is None else UnderWay(1, int(now[2] * min(1.0, (time.monotonic() - now[0]) / now[1])))
+
+    def _complete(
+        self, prompt: Prompt, plugins: Sequence[GenerationPlugin], should_stop: Callable[[], bool] = lambda: False
+    ) -> BackendOutput:
         text, answer = self._answer(prompt)
         if answer.delay_s:
-            time.sleep(answer.delay_s)
+            self._wait(answer.delay_s, min(len(text), prompt.plan.max_new_tokens), should_stop)
         if answer.error is not None:
             return prompt.index, GenerationFailure("error", answer.error)
         if answer.invalid is not None:

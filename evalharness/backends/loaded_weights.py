@@ -132,7 +132,7 @@ def given_adapter(
         try:
             adapter = read_adapter(folder, shapes)
         except CheckpointError as error:
-            raise ContractValueError(f"the tensors are no adapter of the loaded model: {error}") from error
+            raise ContractValueError(f"the tensors do not form an adapter of the loaded model: {error}") from error
         yield adapter, left
 
 
@@ -162,7 +162,7 @@ def _plain(value: Any) -> Any:
         return sorted(value)
     if hasattr(value, "value"):  # peft's enumerations
         return value.value
-    raise ContractTypeError(f"adapter_config holds {value!r} ({type(value).__name__}), which is no setting of an adapter")
+    raise ContractTypeError(f"adapter_config holds {value!r} ({type(value).__name__}), which is not an adapter setting")
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ class LoadedWeights(ABC):
         """Take the adapter off."""
         self.require_changeable(whole=False)
         if self.adapter is None:
-            raise CapabilityError("there is no adapter to take off")
+            raise CapabilityError("there is no adapter to remove")
         return WeightReport(self.source.config.model_name_or_path, self._put(None, None))
 
     def _put(self, adapter: Adapter | None, source: str | None) -> int:

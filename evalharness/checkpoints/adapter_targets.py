@@ -53,7 +53,7 @@ class Targets:
             try:
                 re.compile(expression)
             except (re.error, RecursionError, OverflowError) as error:
-                raise self._problem(f"{pattern!r} is no regular expression: {error}") from error
+                raise self._problem(f"{pattern!r} is not a regular expression: {error}") from error
 
     def _words(self, settings: Mapping[str, Any], key: str) -> str | list[str] | None:
         value = settings.get(key)
@@ -160,7 +160,9 @@ def _check_existence(targets: Targets, modules: Iterable[str], path: Path) -> No
     if isinstance(targets.modules, list):
         layers = {targets.layer_of(module) for module in modules if targets.is_one_of(module)} if targets.layers else set()
         if gone := [layer for layer in targets.layers if layer not in layers]:
-            raise CheckpointError(f"layers_to_transform of adapter {path.parent} names layer {gone[0]}, which its base has not; {_NO_SUCH}")
+            raise CheckpointError(
+                f"layers_to_transform of adapter {path.parent} names layer {gone[0]}, which its base does not have; {_NO_SUCH}"
+            )
     elif targets.modules is not None and not any(targets.names(module) for module in modules):
         raise CheckpointError(f"target_modules of adapter {path.parent} fits no module of its base: {targets.modules!r}; {_NO_SUCH}")
 
@@ -176,7 +178,7 @@ def _unknown(targets: Targets, modules: Iterable[str], path: Path) -> Iterator[s
                 unknown.append((key, pattern))
     for key, word in unknown:
         if re.search(r"(^|\.)\d+(\.|$)", word.replace("\\.", ".")):
-            raise CheckpointError(f"{key} of adapter {path.parent} names {word!r}, which its base has not; {_NO_SUCH}")
+            raise CheckpointError(f"{key} of adapter {path.parent} names {word!r}, which its base does not have; {_NO_SUCH}")
         yield f"{key} of adapter {path.parent} names {word!r}, which is nothing in its base"
 
 

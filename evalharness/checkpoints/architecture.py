@@ -98,7 +98,7 @@ def architecture_difference(running: LoadedFolder, other: Path, *, dtype_matters
         return f"config.json differs in {field}"
     if "quantization_config" in running.config:
         return "its weights are quantized"
-    return "it brings code of its own" if "auto_map" in running.config else None
+    return "it comes with its own code" if "auto_map" in running.config else None
 
 
 def companion_difference(running: LoadedFolder, other: Path) -> str | None:
@@ -124,7 +124,7 @@ def tensor_difference(running: LoadedFolder, other: Path) -> str | None:
         if name not in theirs:
             return f"it lacks {name}"
         if name not in ours:
-            return f"it has {name}, which the loaded checkpoint has not"
+            return f"it has {name}, which the loaded checkpoint does not have"
         if ours[name] != theirs[name]:
             return f"its {name} has another shape"
         if running.packed.get(name) != packed.get(name):

@@ -157,7 +157,7 @@ def _check_same_tokenizer(folder: Path, base: Path) -> None:
         adapters = read(folder)
         if adapters is not None and adapters != read(base):
             raise CheckpointError(
-                f"adapter {folder} brings another {what} than its base {base}, whose is used; "
+                f"adapter {folder} has another {what} than its base {base}, and the base's is used; "
                 "merge it into its base, together with its tokenizer files, and give that folder"
             )
 
@@ -240,7 +240,7 @@ def _check_remote_code(folder: Path, trusted: bool) -> None:
         if code and not trusted:
             classes = ", ".join(code) if isinstance(code, dict) else str(code)
             raise CheckpointError(
-                f"{folder} needs Python code of its own (auto_map in {name}: {classes}), which is not run by default; "
+                f"{folder} needs its own Python code (auto_map in {name}: {classes}), which is not run by default; "
                 "look at that code and give --trust-remote-code if you trust it"
             )
 

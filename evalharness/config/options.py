@@ -82,8 +82,8 @@ class RunConfig:
 
     backend: tuple[str, ...] = option(
         NameList(lambda: (AUTO, *known_backends()), lambda name: unknown_backend(name, AUTO)),
-        f"Backends to run on, comma-separated: {', '.join(known_backends())}; each runs every checkpoint. auto takes, for each checkpoint, "
-        "the backend that works best here",
+        f"Backends to run on, comma-separated: {', '.join(known_backends())}; each runs every checkpoint. auto picks, for each checkpoint, "
+        "the best backend that works here",
         default=("hf",),
         metavar="NAME[,NAME…]",
     )
@@ -94,10 +94,7 @@ class RunConfig:
         metavar="PATH",
     )
     download: bool = option(
-        _FLAG,
-        "Fetch checkpoints from the hub that its cache does not have (default: only use those that are there)",
-        default=False,
-        not_for=("fake",),
+        _FLAG, "Fetch checkpoints that the local cache of the hub lacks (default: use cached ones only)", default=False, not_for=("fake",)
     )
     base_model: Path | None = option(
         Folder(or_hub_name=True),
@@ -136,7 +133,7 @@ class RunConfig:
         default=False,
     )
     max_thinking_tokens: int | None = option(
-        _NATURAL, f"Longest thought, in tokens; a longer one is closed for the model (default: {EVALS_OWN}no limit)"
+        _NATURAL, f"Longest thought, in tokens; a longer one is ended for the model (default: {EVALS_OWN}no limit)"
     )
     thinking_marks: str | None = option(
         Text(r"[^,\s]+,[^,\s]+", legal="two marks with a comma between them"),
@@ -160,7 +157,7 @@ class RunConfig:
     )
     dtype: tuple[str, ...] | None = option(
         NameList(lambda: _DTYPES, _unknown_dtype),
-        "Type of the weights at run time: float32, float16 or bfloat16; of several, comma-separated, each gives an engine "
+        "Type of the weights at run time: float32, float16 or bfloat16; several, comma-separated, make an engine each "
         "(default: bfloat16 on a GPU, float32 otherwise)",
         metavar="TYPE[,TYPE…]",
         not_for=_NO_WEIGHTS,
@@ -188,7 +185,7 @@ class RunConfig:
     )
     engine_option: tuple[tuple[str, Any], ...] = option(
         Arguments(),
-        "Another engine argument of vLLM, such as max_num_seqs=64; the value is JSON or text; repeatable",
+        "Any other engine argument of vLLM, such as max_num_seqs=64; the value is JSON or text; repeatable",
         default=(),
         metavar="NAME=VALUE",
         only_for=_VLLM,
@@ -231,7 +228,7 @@ class RunConfig:
     )
     served_model: str | None = option(
         Text(r"\S+", legal="the name of a model without spaces"),
-        "Name of the model on the server (default: its only model)",
+        "The model's name on the server (default: its only model)",
         metavar="NAME",
         only_for=_OPENAI,
     )
@@ -288,8 +285,8 @@ class RunConfig:
     )
     accept_changes: bool = option(
         _FLAG,
-        "Go on although references or code of an eval have changed since the run that is resumed, or since the baseline, with a note "
-        "(default: off, such a run or gate is refused)",
+        "Accept that references or code of an eval have changed since the resumed run or the baseline, and record it (default: off, such a "
+        "run or gate is refused)",
         default=False,
     )
     keep_going: bool = option(
@@ -393,8 +390,8 @@ ALIASES: tuple[Option, ...] = (
     Option(
         "inference_engine",
         Choice(tuple(ENGINES)),
-        "Alias of --backend and --server: pytorch and huggingface mean hf; max and vllm run here, or mean a server where an address is "
-        "given; sglang, trtllm, mlx and openai mean servers (default: as --backend says)",
+        "Alias of --backend and --server: pytorch and huggingface mean hf; max and vllm run in this process, or are servers if an "
+        "address is given; sglang, trtllm, mlx and openai are servers (default: as --backend says)",
         metavar="NAME",
         table="inference",
     ),

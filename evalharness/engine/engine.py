@@ -32,7 +32,7 @@ from evalharness.api.requests import (
     check_requests,
 )
 from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
-from evalharness.backends.base import Backend, Prompt, TensorBackend
+from evalharness.backends.base import Backend, Prompt, TensorBackend, ToldProgress, UnderWay
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.chat_template import knows_enable_thinking, template_sha256
 from evalharness.engine.jobs import Fallback, Job, JobMaker, has_images
@@ -139,6 +139,12 @@ class Engine:
             "max_model_len": self._backend.max_model_len,
             "eos_token_ids": list(self._backend.eos_token_ids),
         }
+
+    def under_way(self) -> UnderWay | None:
+        """Return what is generated at this moment, None where the backend does not tell; for any thread, a few times a second."""
+        backends: list[Any] = [self._backend, None if self._fallback is None else self._fallback.opened]
+        told = [backend.under_way() for backend in backends if isinstance(backend, ToldProgress) and backend.under_way is not None]
+        return max(told, key=lambda one: one.num_rows, default=None)
 
     def generate_text_batch(
         self, requests: Sequence[TextGenerationRequest], options: GenerationOptions, *, plugins: Sequence[Any] = ()

@@ -92,7 +92,7 @@ def _check_copy(plugin: GenerationPlugin) -> None:
         plugin.for_row()
     except Exception as error:
         raise CapabilityError(
-            f"plugin {plugin.name!r} cannot be copied, and each row needs a copy of its own ({type(error).__name__}: {error}); define "
+            f"plugin {plugin.name!r} cannot be copied, and each row needs its own copy ({type(error).__name__}: {error}); define "
             "__deepcopy__, or write hf_logits_processor(prompt_lengths) or hf_stopping_criteria(prompt_lengths), for the whole batch"
         ) from error
 
@@ -156,10 +156,15 @@ class Fallback:
             self._given = self._given()
         return self._given
 
+    @property
+    def opened(self) -> Backend | None:
+        """The backend, if it was made."""
+        return self._given if isinstance(self._given, Backend) else None
+
     def close(self) -> None:
         """Close the backend, if it was made."""
-        if isinstance(self._given, Backend):
-            self._given.close()
+        if self.opened is not None:
+            self.opened.close()
 
 
 _Numbered: TypeAlias = "tuple[int, Request, GenerationOptions]"

@@ -98,6 +98,6 @@ def _kind(name: str) -> Callable[..., Any]:
     except Exception as error:  # another package's code
         raise ConfigError(f"plugin {name!r} ({found[0].value}) cannot be imported: {type(error).__name__}: {any_text(error)}") from error
     if not callable(loaded):
-        raise ConfigError(f"plugin {name!r} ({found[0].value}) is no class, nor a function that returns a plugin")
+        raise ConfigError(f"plugin {name!r} ({found[0].value}) is neither a class nor a function that returns a plugin")
     made: Callable[..., Any] = loaded
     return made

@@ -77,7 +77,7 @@ def visible_cards(env: Mapping[str, str], installed: Sequence[Card]) -> list[str
         found = _find(name, installed)
         if found is None:
             there = ", ".join(f"{card.index} ({card.uuid})" if card.uuid else str(card.index) for card in installed)
-            raise ConfigError(f"{MASK}={mask} names {name!r}, which this machine has not; its GPUs: {there}")
+            raise ConfigError(f"{MASK}={mask} names {name!r}, which this machine does not have; its GPUs: {there}")
         if found in known:
             raise ConfigError(f"{MASK}={mask} names one GPU twice ({name!r}), and CUDA then sees none; name each once")
         names.append(name)
@@ -160,7 +160,7 @@ def worker_cards(run: RunConfig, env: Mapping[str, str], installed: Sequence[Car
         return [tuple(cards)]
     if run.device is not None and run.device not in ("cuda", "cuda:0"):
         raise ConfigError(
-            f"--device {run.device} with -n: each worker has GPUs of its own, the first of which it calls cuda:0; "
+            f"--device {run.device} with -n: each worker has its own GPUs, the first of which it calls cuda:0; "
             f"choose GPUs with --devices gpu:{run.device.rpartition(':')[2]}"
         )
     num_slots = len(cards) // needed

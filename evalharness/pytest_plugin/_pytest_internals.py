@@ -30,6 +30,14 @@ def parameters_of(metafunc: pytest.Metafunc, name: str) -> list[Any]:
     return [call.params[name] for call in metafunc._calls if name in call.params]
 
 
+def fixture_arguments(metafunc: pytest.Metafunc) -> list[Sequence[str]]:
+    """Return the arguments of the project's own fixtures that a test takes, directly or through others."""
+    taken = [definition for definitions in metafunc._arg2fixturedefs.values() for definition in definitions]
+    return [
+        definition.argnames for definition in taken if not definition.func.__module__.startswith(("_pytest.", "evalharness.pytest_plugin."))
+    ]
+
+
 def fixtures_of(item: pytest.Function) -> object:
     """Return the fixture information that all tests of one function share, for lookups by identity."""
     return item._fixtureinfo
@@ -113,11 +121,22 @@ def terminal_width(reporter: Any) -> int:
     return int(reporter._tw.fullwidth)
 
 
-def start_line(reporter: Any) -> None:
-    """End the line that pytest, or xdist, is writing."""
-    reporter.ensure_newline()
-    if reporter._tw.width_of_current_line:
-        reporter._tw.line()
+def terminal_file(reporter: Any) -> Any:
+    """Return the file that pytest's reporter writes to."""
+    return reporter._tw._file
+
+
+def replace_terminal_file(reporter: Any, file: Any) -> None:
+    """Have pytest's reporter write to this file."""
+    reporter._tw._file = file
+
+
+def begin_new_line(reporter: Any) -> bool:
+    """Have the reporter begin a new line; return whether it stood in one, and ends that before it writes the next."""
+    was_in_line = bool(reporter.currentfspath)
+    reporter.currentfspath = None
+    reporter._tw._current_line = ""
+    return was_in_line
 
 
 def change_last_line(reporter: Any, parts: Sequence[str], color: str | None) -> None:

@@ -16,11 +16,10 @@ from evalharness.pytest_plugin._pytest_internals import add_hint, change_usage_e
 
 _MARKERS = (
     "eval(cases, request, options=GenerationOptions(), num_samples=1, plugins=(), aggregate=None, across=None, tables=None, "
-    "outputs=None, directions={}, data=None, optional=False): the cases of this module, how each is asked and decoded, what acts on "
-    "generation, metrics "
-    "that are no mean or compare engines, tables for the report, files for other tools, scores that are not better when higher; "
-    "an optional eval is skipped where the data folder has nothing for it",
-    "gate(*expressions): conditions on this test's metrics, such as 'valid >= 0.95'; a failed assertion then is a miss, not a failure",
+    "outputs=None, directions={}, data=None, optional=False): makes this module an eval, with a test per case; docs/writing_evals.md lists "
+    "the arguments",
+    "gate(*expressions): conditions on this test's metrics, such as 'valid >= 0.95', 'f1[site=*] >= 0.8' (each slice), "
+    "'low(f1) >= 0.7' (interval); a failed assertion is then a miss, not a failure",
 )
 
 
@@ -53,7 +52,7 @@ class _Watch(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
         raise pytest.UsageError(
-            f"--watch {values} is a command of its own, as each checkpoint gets a run and an exit code: "
+            f"--watch {values} is a separate command, as each checkpoint gets its own run and exit code: "
             f"evalharness watch {values} -- evals …, with the other options after `--`"
         )
 

@@ -201,7 +201,7 @@ class Score:
     def __call__(self, **values: Any) -> None:
         for name, value in values.items():
             if name in BUILT_IN_METRICS:
-                raise ScoreError(f"score {name!r} has the name of a rate that every test has; give it another name")
+                raise ScoreError(f"score {name!r} is the name of a built-in metric; give it another name")
             if name in self._record.scores:
                 raise ScoreError(f"score {name!r} was recorded already for this case; give each name once")
             if value is not None:
@@ -302,7 +302,7 @@ def _plain_data(value: Any, beyond: Callable[[str], str] = _refused, copying: _C
     if not isinstance(plain, (Mapping, list, tuple)):
         raise _NotPlain(f"must be plain JSON data, got {shorten(shown(value))} ({type(value).__name__}); give dicts, lists, texts, numbers")
     if id(plain) in copying.around:
-        raise _NotPlain("holds itself; give plain JSON data")
+        raise _NotPlain("contains itself; give plain JSON data")
     if len(copying.around) >= MAX_DATA_DEPTH:
         return beyond(f"nested more than {MAX_DATA_DEPTH} deep")
     copying.around.append(id(plain))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from evalharness.analysis.eval_functions import engines_to_compare
+from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.backends import known_backends
 from evalharness.config.checks import check_combinations
@@ -43,6 +45,8 @@ class EvalRegistry:
         """What is odd about the checkpoints, and which were skipped; shown before the run and in run.json."""
         self.ambiguous_node_ids: set[str] = set()
         """Ids of tests that read like those of evals but are not; a controller hears of them from its workers."""
+        self._num_tests = Counter[str]()
+        """Tests made of each module's cases, before any is deselected."""
         self._unloaded: dict[str, Exception] = {}
         self._files: dict[str, Path] = {}
         """Of the modules, by what node ids say of them."""
@@ -80,13 +84,13 @@ class EvalRegistry:
         ]
         if len(found) != 1:
             known = ", ".join(spec.id for spec in self.engines)
-            what = f"could be {' or '.join(spec.id for spec in found)}" if found else "is none of this run"
+            what = f"could be {' or '.join(spec.id for spec in found)}" if found else "is not in this run"
             hint = "" if found else did_you_mean(str(asked), [spec.id for spec in self.engines])
             raise ConfigError(f"engine {asked!r} {what}{hint or ';'} engines of this run: {known}")
         return found[0]
 
     def is_absent(self, asked: object) -> bool:
-        """Return whether a test asks for a backend that is none of this run: it is skipped then, whereas an unknown name is an error."""
+        """Return whether a test asks for a backend that is not in this run: it is skipped then, whereas an unknown name is an error."""
         return asked in known_backends() and all(asked not in (spec.id, spec.backend, spec.checkpoint) for spec in self.engines)
 
     # Evals
@@ -111,7 +115,7 @@ class EvalRegistry:
             self.modules[path] = module
         elif self.modules[path].marker != marker.kwargs:
             raise ConfigError(
-                f"{path} has several eval markers; give each eval a module of its own, with one pytestmark = pytest.mark.eval(...)"
+                f"{path} has several eval markers; give each eval its own module, with one pytestmark = pytest.mark.eval(...)"
             )
         return self.modules[path]
 
@@ -137,6 +141,7 @@ class EvalRegistry:
             if not self.is_absent(asked):
                 self.engine_of(asked)  # an engine that the run does not have is an error now, not in the test
         parametrize_eval(metafunc, engine_ids, module)
+        self._num_tests[path] += sum(isinstance(case, Case) for case in parameters_of(metafunc, "case"))
 
     # Tests
 
@@ -188,6 +193,8 @@ class EvalRegistry:
                 "name": module.name,
                 "path": path,
                 "num_cases": len(module.cases),
+                "num_all_cases": module.num_loaded,
+                "num_all_tests": self._num_tests[path] * module.num_loaded // len(module.cases),
                 "plugins": plugin_names(module.plugins),
                 "options": [options.to_json() for options in module.variants],
                 "code": eval_code(self.context.root, path, gates),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from evalharness.api.errors import BROKEN
 from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables
 from evalharness.report.text import one_line, plural, share_text
+from evalharness.runs.partial import part_texts
 from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import EvalEntry, GateVerdict, RunFile, entries_of, items_of, mapping, text_of
 
@@ -88,6 +89,11 @@ def gate_words(counts: Mapping[str, int]) -> list[str]:
     words = [f"{which} {'failed' if num_failed else 'passed'}"] if num_judged else []
     others = (("not judged", ""), ("skipped", ", as no baseline was given"))
     return words + [f"{plural(counts[state], 'gate')} {state}{why}" for state, why in others if counts.get(state)]
+
+
+def is_on_mean(gate: GateVerdict) -> bool:
+    """Return whether a gate compares the metric over all cases with a number: neither a slice of it, nor an end of its interval."""
+    return gate.get("threshold") is not None and not gate.get("tag") and not gate.get("end")
 
 
 def _unfinished(tables: RunTables) -> bool:
@@ -182,7 +188,9 @@ def _coverage(tables: RunTables) -> Iterator[str]:
     evals = entries_of(tables.run.get("evals"))
     if mapping(tables.run.get("baseline")) and evals and not any(_asks_baseline(entry) for entry in evals):
         yield "a baseline was given, but no test has the gate no_regression: nothing was compared with it"
-    for entry in evals:
+    for part in part_texts(tables.run).values():
+        yield f"only part of an eval was selected, {part}: its scores and gates are about these alone"
+    for entry in () if "partial" in tables.run else evals:  # of an older version
         name, num_cases = text_of(entry.get("name")), entry.get("num_cases")
         present = tables.num_cases.get(name, 0)
         if isinstance(num_cases, int) and present < num_cases:
@@ -192,7 +200,7 @@ def _coverage(tables: RunTables) -> Iterator[str]:
         yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {tables.num_rows:,}: the two files do not match"
     if tables.num_duplicates:
         rows = plural(tables.num_duplicates, "duplicate row")
-        yield f"{rows} of a case × test × engine that has one already: counted all the same"
+        yield f"{rows} of a case × test × engine that has one already: counted anyway"
     for outcome, count in sorted(tables.unknown_outcomes.items()):
         yield f"{plural(count, 'row')} with the unknown outcome '{outcome}': counted as other, never scored"
 

@@ -89,12 +89,15 @@ COUNTS = {"cases": "cases", "pass": "pass", "miss": "miss", "fail": "fail", "inv
 generation that hit the cap, or whose text is empty or white space, `unclosed` ones thinking that never ends.
 """
 
+FLAGS = ("length_cap", "empty", "unclosed", "fallback")
+"""Those of `COUNTS` that are about a row's generations."""
+
 
 class Summary(NamedTuple):
     """A score's mean, its standard error (groups as units; NaN for one), the number of cases, and the 95 % interval of the mean.
 
     `interval` is its kind (wilson, bootstrap, none). `is_rate`: the score is 0 or 1 in every case of the test, on whatever engine,
-    and not a count (`num_…`).
+    and not a count (`num_…`). `num_groups`: into how many groups the cases fall; a case without a group is one of its own.
     """
 
     mean: float
@@ -104,6 +107,7 @@ class Summary(NamedTuple):
     high: float
     interval: str
     is_rate: bool
+    num_groups: int
 
 
 @dataclass(eq=False)
@@ -150,6 +154,8 @@ class RunTables:
     cached: Counter[int] = field(default_factory=Counter)
     """Answers by engine that were not generated in this run."""
     unusable: Counter[str] = field(default_factory=Counter)
+    flagged: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in FLAGS})
+    """Rows, counted from 0, by what of `FLAGS` their generations are."""
     num_duplicates: int = 0
     not_run: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Rows of tests that never ran, by eval, test and engine."""
@@ -259,11 +265,12 @@ class RunTables:
         intervals = mean_intervals(values, groups, is_rate=rates, is_bounded=bounded)
         clusters = cluster_sums(values, group_codes(groups, len(rows)))
         errors = np.sqrt(cluster_variance(clusters))
+        num_groups = (clusters.counts > 0).sum(axis=0)
         for column, metric in enumerate(metrics):
             low, high, kind = intervals[column]
             n = int(clusters.counts[:, column].sum())
             mean, error = float(clusters.means[column]), float(errors[column])
-            yield int(metric), Summary(mean, error, n, float(low), float(high), kind, rates[column])
+            yield int(metric), Summary(mean, error, n, float(low), float(high), kind, rates[column], int(num_groups[column]))
 
 
 def load_tables(run_dir: Path, rows: Iterable[Row] | None = None) -> RunTables:
@@ -300,6 +307,9 @@ def _add_row(tables: RunTables, row: Row, seen: set[tuple[int, int, int, str]]) 
         tables.not_run[tables.evals.names[key[0]], tables.tests.names[key[1]], tables.engines.names[key[2]]] += 1
     tables.row_problems.append(-1 if outcome == "pass" else _add_problem(tables, key, outcome, row, generations))
     validity = _add_generations(tables, key[2], generations)
+    for name in FLAGS:
+        if name in validity:
+            tables.flagged[name].append(number)
     counted = ("cases", outcome, *validity, *_add_scores(tables, number, outcome, row.get("scores")))
     tables.counted[key, counted] += 1
     for name, value in mapping(row.get("tags")).items():

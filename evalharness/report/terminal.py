@@ -11,29 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from evalharness.report import what_broke
+from evalharness.report.columns import fit, pad
 from evalharness.report.findings import ERRORS, findings, verdict
 from evalharness.report.markdown import go_on_command
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import number_text, plural, terminal_text
-
-
-def pad(text: str, width: int, *, right: bool) -> str:
-    """Return the text in exactly `width` columns."""
-    text = fit(text, width)
-    space = " " * (width - cell_len(text))
-    return space + text if right else text + space
-
-
-def fit(text: str, width: int) -> str:
-    """Return the text cut to `width` columns, the cut shown as `~`."""
-    if cell_len(text) <= width:
-        return text
-    shown = ""
-    for char in text:
-        if cell_len(shown + char) > width - 1:  # what follows a character may widen it
-            break
-        shown += char
-    return shown + "~"
 
 
 def fit_apart(texts: Iterable[str], width: int) -> dict[str, str]:
@@ -83,7 +65,7 @@ def table_lines(lines: Sequence[Sequence[str]], num_text_columns: int) -> Iterat
         yield "  ".join(cells).rstrip()
 
 
-DEFAULT_COLUMNS = 80
+DEFAULT_COLUMNS = 120
 MIN_COLUMNS = 40
 NUM_REMARKS = 5
 NUM_LINES = 40
@@ -95,9 +77,14 @@ _SHORTEST_NAME = 8
 
 
 def terminal_width() -> int:
-    """Return COLUMNS if it is a number, else `DEFAULT_COLUMNS`."""
+    """Return COLUMNS if it is a number, else the width of the terminal, else, in a log or a pipe, `DEFAULT_COLUMNS`."""
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isascii() and columns.isdigit() else DEFAULT_COLUMNS
+    if columns.isascii() and columns.isdigit():
+        return int(columns)
+    try:
+        return os.get_terminal_size(1).columns or DEFAULT_COLUMNS
+    except OSError:
+        return DEFAULT_COLUMNS
 
 
 def terminal_lines(tables: RunTables, columns: int) -> Iterator[str]:

@@ -181,6 +181,13 @@ def number_text(value: object) -> str:
     return f"{rounded:.3f}" if rounded else f"{number:.2g}" if number else "0.000"
 
 
+def figure_text(value: float | None, name: str = "") -> str:
+    """Return a score for people: a count (`num_…`), or what is 100 or more, as a whole number where it is one, else to a tenth."""
+    if value is None or not (name.startswith("num_") or 100 <= abs(value) < 1000):
+        return number_text(value)
+    return f"{value:,.1f}".removesuffix(".0")
+
+
 def cell_text(value: object) -> str:
     """Return a value of an eval's table for people: yes or no, a whole number with all its digits, others as `number_text`."""
     if isinstance(value, bool):

@@ -88,6 +88,8 @@ class Recorded(dict[str, Any]):
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, in memory or not."""
+        if key in _KEPT:
+            return super().get(key, _KEPT[key])
         try:
             return self[key]
         except KeyError:

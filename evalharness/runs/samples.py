@@ -64,12 +64,15 @@ def _array(elements: Iterable[bytes]) -> bytes:
     return b"[" + b",".join(elements) + b"]"
 
 
+_OF_JOURNAL = ("cases", "options", "num_all_cases", "num_all_tests")  # of an eval's line: the rows have the first two, `partial` the others
+
+
 def eval_entries(records: RunRecords, rows: Sequence[Row]) -> list[EvalEntry]:
     """Return the evals for run.json: everything but their cases and decoding options, which every row has.
 
     Generation plugins were in force where something was generated: not in an eval whose `rows` have no generations, or score responses.
     """
-    entries = [{name: value for name, value in line.items() if name not in ("cases", "options")} for line in records.evals.values()]
+    entries = [{name: value for name, value in line.items() if name not in _OF_JOURNAL} for line in records.evals.values()]
     for entry in entries:
         if entry.get("plugins"):
             made = (row["generation"] for row in rows if row["eval"] == entry["name"] and row["generation"] is not None)

@@ -215,6 +215,19 @@ class EvalLine(EvalEntry, total=False):
     cases: dict[str, CaseFacts]
     options: list[dict[str, Any]]
     """Decoding options of each sample."""
+    num_all_cases: int
+    """With those that --limit and --shard leave out."""
+    num_all_tests: int
+    """Of all cases on all engines of the run, with those that were deselected (-k, --lf, node ids)."""
+
+
+class PartOfEval(TypedDict):
+    """An eval that a run does not hold whole: `num` of `of` cases, or tests, are in it."""
+
+    eval: str
+    what: Literal["cases", "tests"]
+    num: int
+    of: int
 
 
 class EngineEntry(TypedDict, total=False):
@@ -247,6 +260,14 @@ class EngineEntry(TypedDict, total=False):
     cold_because: list[str]
 
 
+class SliceVerdict(TypedDict):
+    """A slice in which a gate failed: the tag's value, what was measured (None for nothing), and the rows that were counted."""
+
+    value: str
+    measured: float | None
+    n: int
+
+
 class GateVerdict(TypedDict, total=False):
     """The verdict of one gate on one test and engine."""
 
@@ -270,6 +291,12 @@ class GateVerdict(TypedDict, total=False):
     notes: list[str]
     could_have_shown: float | None
     """The smallest difference that the comparison could have detected."""
+    end: str
+    """"low" or "high" for a gate on an end of the metric's interval; missing for one on the metric itself."""
+    tag: str
+    """The tag of a gate on slices; `value` and `n` are then those of the worst. Missing for one on all cases."""
+    failed_slices: list[SliceVerdict]
+    """The worst first."""
 
 
 class Aggregate(TypedDict):
@@ -375,6 +402,8 @@ class RunFile(TypedDict, total=False):
     exit_code: int
     engines: list[EngineEntry]
     evals: list[EvalEntry]
+    partial: list[PartOfEval]
+    """The evals of which only a part was selected; absent in runs of older versions."""
     gates: list[GateVerdict]
     aggregates: list[Aggregate]
     tables: list[TableEntry]
@@ -403,7 +432,7 @@ def items_of(value: object) -> list[Any]:
 
 def mapping(value: _Mapping | None) -> _Mapping:
     """Return the value if it is an object, else an empty one."""
-    return value if isinstance(value, Mapping) else cast("_Mapping", {})
+    return value if isinstance(value, (dict, Mapping)) else cast("_Mapping", {})  # dict: an abstract class is slow to ask
 
 
 def generations_of(row: Row) -> list[Generation]:
@@ -411,7 +440,7 @@ def generations_of(row: Row) -> list[Generation]:
     several = row.get("generations")
     samples = [sample for sample in several if isinstance(sample, Mapping)] if isinstance(several, list) else []
     single = row.get("generation")
-    return samples or ([single] if isinstance(single, Mapping) else [])
+    return samples or ([single] if isinstance(single, (dict, Mapping)) else [])
 
 
 def text_of(value: str | float | None) -> str:

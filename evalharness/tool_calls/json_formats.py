@@ -338,7 +338,7 @@ def _objects(text: str, position: int) -> Iterator[RawCall]:
             yield RawCall(None, {}, (start.start(), broken_end), problem)
         position = broken_end or start.end()
         if in_vain < 0:
-            yield RawCall(None, {}, (position, len(text)), "broken JSON, too much of it to be read")
+            yield RawCall(None, {}, (position, len(text)), "broken JSON, too long to be read")
             return
 
 

@@ -94,7 +94,7 @@ def _around(name: str, backend: str, model: Any, options: Mapping[str, Any]) -> 
         )
     if backend != "hf":
         raise ConfigError(
-            f"engine {name!r} loads a checkpoint of its own, and got a {kind}: give the folder that training starts from"
+            f"engine {name!r} loads its own checkpoint, but got a {kind}: give the folder that training starts from"
             f"{_HOW_TO_SEND.get(backend, '')}; only 'pytorch' shares a model in memory"
         )
     if meaningless := sorted(options.keys() - _ENGINE - _COMPANIONS):

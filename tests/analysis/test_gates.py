@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS, Gate, RegressionGate, evaluate_gate, mean_scores, parse_gate
+from evalharness.analysis.slice_gates import judge_gate, refuse_unknown_slices
 from evalharness.api.errors import ConfigError
+from evalharness.report.tables import load_tables
 from evalharness.runs.schema import GateVerdict
+from tests.report.runs import row as recorded, write_run
 
 
 def row(outcome: str = "pass", generation: dict[str, Any] | None = None, **scores: float) -> dict[str, Any]:
@@ -40,12 +44,18 @@ class TestParsing:
     @pytest.mark.parametrize(
         "expression",
         ["", "valid", "valid >=", ">= 1", "valid => 1", "valid != 1", "valid >= x", "1 >= valid", "valid >= 1 2", "valid >= nan",
-         "valid >= inf", "a >= 1 and b >= 2", "valid >= 0,5", "valid >= 95%", "no_regression()", "no_regression(f1",
+         "valid >= inf", "a >= 1 and b >= 2", "low(valid >= 1", "valid) >= 1", "lower(valid) >= 1", "low(low(valid)) >= 1", "valid[] >= 1",
+         "valid[=x] >= 1", "valid[site] >= 1", "valid[a=b][c=d] >= 1", "low(valid)[a=b] >= 1", "low() >= 1", "no_regression[a=b]",
+         "valid >= 0,5", "valid >= 95%", "no_regression()", "no_regression(f1",
          "no_regression(f1,)", "no_regression(a b)", "no_regressions", None, 3, ["valid >= 1"], b"valid >= 1"],
         ids=repr,
     )  # fmt: skip
     def test_all_else_is_refused_with_the_grammar(self, expression: object) -> None:
-        grammar = "write 'metric >= number' with one of: >=, <=, >, <, ==; or 'no_regression' or 'no_regression(metric, metric)'"
+        grammar = (
+            "write 'metric >= number' with one of: >=, <=, >, <, ==; 'metric[tag=value] >= number' for a slice, with '*' for each value of "
+            "the tag; 'low(metric) >= number' for the lower end of the interval, 'high(metric)' for the upper; or 'no_regression' or "
+            "'no_regression(metric, metric)'"
+        )
         with pytest.raises(ConfigError, match=rf"^gate .* is not understood; {re.escape(grammar)}$"):
             parse_gate(expression)
 
@@ -62,6 +72,23 @@ class TestParsing:
         gate = parse_gate(expression)
         assert gate == RegressionGate(expression.strip(), metrics)
         assert gate.metric == "no_regression"
+
+    @pytest.mark.parametrize(
+        ("expression", "end", "tag", "value"),
+        [
+            ("low(valid) >= 0.9", "low", "", ""),
+            (" high ( valid )<=.1", "high", "", ""),
+            ("valid[site=north] >= 0.9", "", "site", "north"),
+            ("valid [ site = a, (b)=c ] >= 0.9", "", "site", "a, (b)=c"),
+            ("low(valid[任务=*]) >= 0.9", "low", "任务", "*"),
+            ("valid[site=] >= 0.9", "", "site", ""),
+        ],
+    )
+    def test_slices_and_ends_of_intervals(self, expression: str, end: str, tag: str, value: str) -> None:
+        gate = parse_gate(expression)
+        assert isinstance(gate, Gate)
+        assert (gate.metric, gate.end, gate.tag, gate.value) == ("valid", end, tag, value)
+        assert parse_gate("low >= 1") == Gate("low >= 1", "low", ">=", 1.0)
 
     def test_a_score_of_that_name_can_still_be_compared_with_a_number(self) -> None:
         assert isinstance(parse_gate("no_regression >= 1"), Gate)
@@ -80,7 +107,12 @@ class TestJudging:
         assert judged("x >= 0.75", row(x=0), row(x=1))["reason"] == "0.500, needs ≥ 0.75"
         verdict = judged("f1 <= 5", row(x=1, y=2))
         assert (verdict["passed"], verdict["value"], verdict["reason"]) == (False, None, "no case recorded 'f1'; recorded: x, y")
-        assert judged("f1 >= 0", row("error"), row("invalid"))["reason"] == "no case recorded 'f1'; recorded: nothing"
+        assert judged("f1 >= 0", row())["reason"] == "no case recorded 'f1'; recorded: nothing"
+        assert judged("corect >= 0", row(correct=1))["reason"] == "no case recorded 'corect'; did you mean 'correct'? recorded: correct"
+        assert judged("fail_rate <= 0", row(f1=1))["reason"] == "no case recorded 'fail_rate'; did you mean 'pass_rate'? recorded: f1"
+        reason = judged("f1 >= 0", row("error"), row("error"), row("invalid"))["reason"]
+        assert reason == "no case was judged: 2 ended in an error, 1 could not be run"
+        assert judged("f1 >= 0", row("error"), row("error"))["reason"] == "no case was judged: all 2 cases ended in an error"
         assert not judged("pass_rate <= 1")["passed"]
 
     @pytest.mark.parametrize("expression", ["x >= 0", "pass_rate >= 0", "extra >= 0"])
@@ -90,7 +122,6 @@ class TestJudging:
 
     def test_half_of_the_cases_and_skipped_ones_are_enough(self) -> None:
         assert judged("x >= 0.5", row(x=1), row("invalid"), row("skip"), row("skip"))["passed"]
-        assert judged("invalid_rate <= 0.9", row(x=1), row("invalid"), row("invalid"))["passed"]  # however few are left
 
     def test_an_aggregate_wins_over_a_score_of_its_name_and_neither_over_a_rate(self) -> None:
         assert judged("x >= 9", row(x=1), aggregates={"x": 9.0})["value"] == 9.0
@@ -127,14 +158,97 @@ class TestJudging:
         for rate in ("invalid_rate == 0", "error_rate <= 1"):
             assert judged(rate, row("skip"))["reason"] == "no case was run"
 
-    @pytest.mark.parametrize("expression", ["pass_rate >= 0.5", "length_rate <= 1", "empty_rate <= 1", "x >= 0", "extra >= 0"])
-    def test_nothing_but_the_rates_of_failure_is_judged_on_a_minority(self, expression: str) -> None:
+    @pytest.mark.parametrize(
+        "expression", ["pass_rate >= 0.5", "length_rate <= 1", "empty_rate <= 1", "x >= 0", "extra >= 0", "invalid_rate <= 0.9"]
+    )
+    def test_nothing_passes_on_a_minority(self, expression: str) -> None:
         generation = {"finish_reason": "stop", "text": "a"}
         verdict = judged(expression, row("pass", generation, x=1), row("error"), row("invalid"), aggregates={"extra": 1.0})
         assert verdict["reason"] == "not judged: only 1 of 3 cases have a verdict; the others are invalid or errors"
 
+    def test_a_rate_of_invalid_cases_says_how_large_it_is_where_it_fails_and_passes_on_no_errors_alone(self) -> None:
+        assert judged("invalid_rate <= 0.1", row("invalid"), row("invalid"), row(x=1))["reason"] == "0.667, needs ≤ 0.10"
+        assert not judged("invalid_rate <= 0.1", *[row("error")] * 5)["passed"]
+        assert not judged("error_rate <= 1", *[row("error")] * 5)["passed"]
+
     def test_every_rate_is_tested_above(self) -> None:
         assert set(BUILT_IN_METRICS) == {"pass_rate", "invalid_rate", "error_rate", "length_rate", "empty_rate"}
+
+
+class TestEndsOfIntervals:
+    def test_the_end_of_the_interval_is_compared(self) -> None:
+        rows = [row(x=1)] * 20
+        verdict = judged("low(x) >= 0.9", *rows)
+        assert (verdict["passed"], verdict["end"], verdict["n"]) == (False, "low", 20)
+        assert verdict["reason"] == "low end of the interval 0.839, needs ≥ 0.90; the mean is 1.000"
+        assert judged("low(x) >= 0.8", *rows)["passed"]
+        assert judged("high(x) >= 1", *rows)["value"] == 1.0
+        assert judged("low(pass_rate) >= 0.8", *rows)["value"] == judged("low(x) >= 0.8", *rows)["value"]
+
+    def test_it_is_that_of_the_report(self, tmp_path: Path) -> None:
+        values = [number / 40 for number in range(40)]
+        rows = [recorded(f"case-{n}", group=f"g{n % 7}", scores={"x": value, "y": 1.0}) for n, value in enumerate(values)]
+        rows += [recorded("case-40", scores={"y": 1.0}), recorded("case-41", outcome="error", scores={"x": 0.0})]
+        summary = load_tables(write_run(tmp_path, rows)).scores["stage_a", "test_summary", "hf:tiny", "x"]
+        low, high = (judged(f"{end}(x) >= 0", *rows)["value"] for end in ("low", "high"))
+        assert (low, high) == (summary.low, summary.high)
+
+    def test_a_metric_without_an_interval_does_not_pass(self) -> None:
+        verdict = judged("low(x) >= 0.1", row(x=0.5), row(x=0.5))
+        assert (verdict["passed"], verdict["value"]) == (False, None)
+        assert verdict["reason"] == "x is 0.500, but has no interval: 2 cases without any difference say nothing of it"
+        assert judged("low(extra) >= 0", row(), aggregates={"extra": 0.5})["reason"].endswith("has no interval: it is an aggregate")
+        assert judged("low(x) >= 0", row(x=1), incomplete="cut")["reason"] == "not judged: cut"
+
+
+def of_slices(expression: str, aggregates: dict[str, float] | None = None, **values: list[float]) -> GateVerdict:
+    rows = [{**row(x=value), "tags": {"site": site}} for site, scores in values.items() for value in scores]
+    return judge_gate(parse_gate(expression), [*rows, row(x=0)], aggregates or {}, incomplete=None, test_rows=())
+
+
+class TestSlices:
+    def test_the_cases_of_one_value_are_judged(self) -> None:
+        verdict = of_slices("x[site=north] >= 0.9", north=[1, 0.7], south=[0])
+        assert (verdict["passed"], verdict["value"], verdict["n"], verdict["tag"]) == (False, 0.85, 2, "site")
+        assert verdict["reason"] == "0.850, needs ≥ 0.90"
+        assert verdict["failed_slices"] == [{"value": "north", "measured": 0.85, "n": 2}]
+        passed = of_slices("x[site=north] >= 0.9", north=[1], south=[0])
+        assert (passed["passed"], passed["failed_slices"]) == (True, [])
+
+    def test_of_each_value_the_worst_decides_and_all_that_failed_are_named(self) -> None:
+        verdict = of_slices("x[site=*] >= 0.9", north=[1], south=[0.5, 0.6], east=[0.1])
+        assert (verdict["passed"], verdict["value"], verdict["n"]) == (False, 0.1, 1)
+        assert verdict["reason"] == "2 of 3 values of site: east 0.100, needs ≥ 0.90 (n=1); south 0.550, needs ≥ 0.90 (n=2)"
+        assert of_slices("x[site=*] <= 0.5", north=[0.4], south=[0.6])["value"] == 0.6
+        assert of_slices("x[site=*] >= 0.1", north=[0.4], south=[0.6])["value"] == 0.4
+        assert of_slices("pass_rate[site=*] >= 1", north=[0.4])["passed"]
+
+    def test_what_a_slice_cannot_say_does_not_pass(self) -> None:
+        assert of_slices("x[site=west] >= 0", north=[1])["reason"] == "no case of this run has site=west"
+        assert of_slices("x[mission=*] >= 0", north=[1])["reason"] == "no case of this run has mission"
+        assert not of_slices("x[mission=*] <= 1", north=[1])["passed"]
+        aggregate = of_slices("macro[site=north] >= 0", {"macro": 1.0}, north=[1])
+        assert aggregate["reason"] == "macro is an aggregate over all cases, which slices have none of"
+
+    def test_many_slices_are_counted(self) -> None:
+        verdict = of_slices("x[site=*] >= 1", **{f"s{number:03}": [number / 1000] for number in range(300)})
+        assert len(verdict["failed_slices"]) == 20
+        assert verdict["reason"].endswith("; and 295 more")
+
+    def test_unknown_tags_and_values_are_refused_at_collection(self) -> None:
+        tags = [{"site": "north"}, {"site": "south"}]
+
+        def check(expression: str, *, are_all: bool = True) -> None:
+            refuse_unknown_slices([parse_gate(expression), parse_gate("no_regression")], tags, are_all=are_all)
+
+        with pytest.raises(ConfigError, match="no case has the tag 'sites'; did you mean 'site'. tags here are: site"):
+            check("x[sites=north] >= 1")
+        with pytest.raises(ConfigError, match="no case has site=nort; did you mean 'north'. its values here are: north, south"):
+            check("x[site=nort] >= 1")
+        check("x[site=nort] >= 1", are_all=False)
+        check("x[site=*] >= 1")
+        with pytest.raises(ConfigError, match="no case has any"):
+            refuse_unknown_slices([parse_gate("x[a=b] >= 1")], [], are_all=True)
 
 
 class TestMeans:

@@ -25,7 +25,7 @@ def test_texts_and_names_beyond_the_length_are_cut_and_marked():
 
 def test_a_device_is_not_even_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "open", lambda *_: pytest.fail("opening a tape or a watchdog does something already"))
-    with pytest.raises(OSError, match="a folder, device or pipe is no regular file"):
+    with pytest.raises(OSError, match="a folder, device or pipe is not a regular file"):
         open_regular("/dev/zero")
 
 
@@ -45,5 +45,5 @@ def test_what_may_never_end_is_not_read(tmp_path: Path, kind: str) -> None:
             os.mkfifo(path)
         else:
             path.symlink_to("/dev/zero")
-        with pytest.raises(error, match=f"{name} .*no regular file"):
+        with pytest.raises(error, match=f"{name} .*not a regular file"):
             read(path)

@@ -109,7 +109,7 @@ def test_a_class_a_plugin_outside_of_a_list_and_a_hook_that_is_no_method_are_ref
     for alone in (ObjectCap(3), "object-cap"):
         with pytest.raises(CapabilityError, match=r"^plugins must be a list such as \[ObjectCap\(60\)\], got "):
             normalise_plugins(alone)  # type: ignore[arg-type]
-    with pytest.raises(CapabilityError, match=r"^plugin 'p' has watch = True, which is no method; write watch\(tokenizer\)"):
+    with pytest.raises(CapabilityError, match=r"^plugin 'p' has watch = True, which is not a method; write watch\(tokenizer\)"):
         check(SimpleNamespace(name="p", watch=True))
 
 

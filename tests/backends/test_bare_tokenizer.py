@@ -137,7 +137,7 @@ def test_without_transformers_it_stands_for_the_processor_too() -> None:
         (
             lambda folder: (folder / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["x.Y", null]}}'),
             MissingDependency,
-            r"has code of its own, so only transformers reads it; .*\[hf\]",
+            r"comes with its own code, so only transformers reads it; .*\[hf\]",
         ),
         (lambda folder: (folder / "tokenizer.json").write_text("{}"), CheckpointError, "is the checkpoint complete"),
     ],

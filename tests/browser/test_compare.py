@@ -10,6 +10,8 @@ import pytest
 from evalharness.analysis.comparison.compare import compare
 from evalharness.analysis.comparison.sides import read_side
 from evalharness.report.compare.files import write_comparison
+from evalharness.report.html.report_page import write_report_pages
+from evalharness.report.tables import load_tables
 from tests.analysis.comparison.runs import pair
 from tests.browser.conftest import DESKTOP, HOSTILE, PHONE, make_photo
 from tests.report.compare.test_page import FORGOTTEN
@@ -33,6 +35,8 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compare")
     photo = make_photo(folder / "photo.jpg")
     sides = pair(folder, *([dense_row(n, photo, says=all_right or n % 4 != 0) for n in range(80)] for all_right in (True, False)))
+    for side in sides:
+        write_report_pages(load_tables(Path(side)))
     return write_comparison([compare(*map(read_side, map(str, sides)))], folder / "out")[0]
 
 
@@ -45,8 +49,26 @@ def test_the_first_screen_says_what_was_lost(opened, comparison):
     assert page.locator(".verdict").inner_text().split() == ["▼", "REGRESSED"]
     lost = page.locator(".hidden-drops tbody tr").first
     assert FORGOTTEN in lost.inner_text()
-    assert lost.bounding_box()["y"] < DESKTOP["height"]
+    assert lost.locator(".bar").count() == 1
+    words = page.locator("dl.counts").inner_text().split()
+    assert words[:4] == ["metrics", "▼", "1", "regressed"]
     assert "95 % interval" in lost.locator(".bar").get_attribute("aria-label")
+
+
+def test_a_click_on_the_first_screen_leads_to_the_cases_and_to_both_reports(opened, comparison):
+    page = opened(comparison)
+    worst = page.get_by_role("link", name="photo-00")
+    assert worst.bounding_box()["y"] < DESKTOP["height"]
+    page.get_by_role("link", name="1 newly failing").click()
+    page.locator("#f-count").get_by_text("1 of 20 cases").wait_for()
+    page.get_by_role("link", name="photo-04").click()
+    page.locator('#case-detail h3:has-text("photo-04")').wait_for()
+    links = page.locator(".sides a")
+    assert [link.get_attribute("href") for link in links.all()] == ["../base/report.html", "../cand/report.html"]
+    for link in page.locator("#case-detail").get_by_role("link", name="in its report").all():
+        target, _, anchor = link.get_attribute("href").partition("#")
+        report = opened((comparison.parent / target).resolve(), f"#{anchor}")
+        report.locator("#case-title").filter(has_text="photo-04").wait_for()
 
 
 def test_a_case_stands_side_by_side_with_its_photo_and_what_differs(opened, comparison):
@@ -78,8 +100,10 @@ def test_filters_and_search_narrow_the_list(opened, comparison):
     page = opened(comparison)
     count = page.locator("#f-count")
     count.get_by_text("20 of 20 cases").wait_for()
-    page.select_option("#f-way", "flipped")
+    page.select_option("#f-way", "failing")
     count.get_by_text("1 of 20 cases").wait_for()
+    page.select_option("#f-way", "passing")
+    count.get_by_text("0 of 20 cases").wait_for()
     page.select_option("#f-way", "")
     page.select_option("#f-category", FORGOTTEN)
     count.get_by_text("20 of 20 cases").wait_for()

@@ -55,7 +55,7 @@ def test_the_weights_own_type_matters_where_the_engine_follows_it(tmp_path: Path
     assert difference(tmp_path, {"dtype": "float16"}, dtype_matters=True) == 'config.json differs in dtype (absent, "float16")'
 
 
-@pytest.mark.parametrize(("key", "message"), [("quantization_config", "quantized"), ("auto_map", "code of its own")])
+@pytest.mark.parametrize(("key", "message"), [("quantization_config", "quantized"), ("auto_map", "its own code")])
 def test_what_no_swap_was_proven_for_starts_anew(tmp_path: Path, key: str, message: str) -> None:
     folders = [write(tmp_path / name, {**GOOD, "config.json": {**CONFIG, key: {"x": 1}}}) for name in "ab"]
     assert message in (architecture_difference(LoadedFolder.read(folders[0]), folders[1], dtype_matters=False) or "")
@@ -91,7 +91,7 @@ def test_the_trained_checkpoints_are_of_one_architecture_and_a_random_one_of_ano
     ("weights", "message"),
     [
         pytest.param(safetensors("a"), "it lacks b", id="lacks"),
-        pytest.param(safetensors("a", "b", "c"), "it has c, which the loaded checkpoint has not", id="more"),
+        pytest.param(safetensors("a", "b", "c"), "it has c, which the loaded checkpoint does not have", id="more"),
         pytest.param(safetensors("a", "b", num_values=4), "its a has another shape", id="shape"),
         pytest.param(safetensors("b", "a", fill=b"\2"), None, id="other values"),
     ],

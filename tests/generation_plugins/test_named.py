@@ -102,7 +102,7 @@ def test_installed_packages_register_plugins(monkeypatch: pytest.MonkeyPatch) ->
         "broken": r"plugin 'broken' cannot be made \(RuntimeError: no\)",
         "gone": r"plugin 'gone' \(.*:Gone\) cannot be imported: AttributeError",
         "object-cap:num_objects=3": "plugin 'object-cap' is registered by evalharness and .*; uninstall one",
-        "ready": "is no class, nor a function that returns a plugin",
+        "ready": "is neither a class nor a function that returns a plugin",
         "shoutng": "did you mean 'shouting'",
     }.items():
         with pytest.raises(ConfigError, match=problem):

@@ -84,10 +84,10 @@ def test_the_mask_is_understood_as_cuda_does(mask: str | None, installed: list[C
 @pytest.mark.parametrize(
     ("mask", "problem"),
     [
-        ("0,7", r"CUDA_VISIBLE_DEVICES=0,7 names '7', which this machine has not; its GPUs: 0 \(GPU-aaaa"),
-        ("GPU-cccc", "names 'GPU-cccc', which this machine has not"),
-        ("GPU-bbbb", "names 'GPU-bbbb', which this machine has not"),
-        ("all", "names 'all', which this machine has not"),
+        ("0,7", r"CUDA_VISIBLE_DEVICES=0,7 names '7', which this machine does not have; its GPUs: 0 \(GPU-aaaa"),
+        ("GPU-cccc", "names 'GPU-cccc', which this machine does not have"),
+        ("GPU-bbbb", "names 'GPU-bbbb', which this machine does not have"),
+        ("all", "names 'all', which this machine does not have"),
         ("1,1", "names one GPU twice"),
         ("1,GPU-bbbb2222", "names one GPU twice"),
     ],
@@ -138,7 +138,7 @@ def test_each_worker_gets_cards_of_its_own(options: dict[str, Any], mask: str | 
         ({"devices": "gpu:4"}, 1, "there is no gpu:4; visible GPUs: gpu:0 to gpu:3"),
         ({"devices": "gpu:1,gpu:1"}, 1, "names a GPU twice"),
         ({"devices": "gpu:0"}, 0, "visible GPUs: none; leave --devices out or give --devices cpu"),
-        ({"backend": "hf", "device": "cuda:1"}, 2, "--device cuda:1 with -n: each worker has GPUs of its own.* --devices gpu:1"),
+        ({"backend": "hf", "device": "cuda:1"}, 2, "--device cuda:1 with -n: each worker has its own GPUs.* --devices gpu:1"),
     ],
     ids=["workers", "workers-of-two-each", "too-parallel", "too-many-stages", "hosts", "not-there", "twice", "no-gpu", "device-of-hf"],
 )  # fmt: skip

@@ -95,19 +95,19 @@ WRONG_MARKERS = [
     ("eval(cases=cases, request=ask, options=[])", "options must be GenerationOptions or a list of them, got \\[\\]"),
     ("eval(cases=lambda data: [], request=ask)", "<lambda>\\(None\\) found no cases; give a folder that holds some with --data"),
     ("eval(cases=lambda: [Case(id='a')], request=ask)", "too many positional arguments; `cases` is called with one argument, the data"),
-    ("eval(cases=lambda data: [1], request=ask)", "gave 1; every case must be an evalharness.Case"),
-    ("eval(cases=lambda data: None, request=ask)", "gave None; it must give a list of evalharness.Case"),
-    ("eval(cases=lambda data: [Case(id='a'), Case(id='b'), Case(id='a')], request=ask)", "gave case ids more than once: 'a'"),
-    ("eval(cases=lambda data: [Case(id='')], request=ask)", "gave a case with id ''; ids are printable text"),
-    ("eval(cases=lambda data: [Case(id='a\\nb')], request=ask)", "gave a case with id 'a\\\\nb'; ids are printable text"),
-    ("eval(cases=lambda data: [Case(id='a::b')], request=ask)", "gave a case with id 'a::b'; ids are printable text without '::'"),
-    ("eval(cases=lambda data: [Case(id=7)], request=ask)", "gave a case with id 7; ids are printable text"),
-    ("eval(cases=lambda data: [Case(id='a', tags={'n': 1})], request=ask)", "case 'a' with tags {'n': 1}; tags are texts by name"),
-    ("eval(cases=lambda data: [Case(id='a', group=1)], request=ask)", "gave case 'a' with group 1; a group is text or None"),
+    ("eval(cases=lambda data: [1], request=ask)", "returned 1; every case must be an evalharness.Case"),
+    ("eval(cases=lambda data: None, request=ask)", "returned None; it must return a list of evalharness.Case"),
+    ("eval(cases=lambda data: [Case(id='a'), Case(id='b'), Case(id='a')], request=ask)", "returned case ids more than once: 'a'"),
+    ("eval(cases=lambda data: [Case(id='')], request=ask)", "returned a case with id ''; ids must be printable text"),
+    ("eval(cases=lambda data: [Case(id='a\\nb')], request=ask)", "returned a case with id 'a\\\\nb'; ids must be printable text"),
+    ("eval(cases=lambda data: [Case(id='a::b')], request=ask)", "returned a case with id 'a::b'; ids must be printable text without '::'"),
+    ("eval(cases=lambda data: [Case(id=7)], request=ask)", "returned a case with id 7; ids must be printable text"),
+    ("eval(cases=lambda data: [Case(id='a', tags={'n': 1})], request=ask)", "case 'a' with tags {'n': 1}; tags must map names to texts"),
+    ("eval(cases=lambda data: [Case(id='a', group=1)], request=ask)", "returned case 'a' with group 1; a group must be text or None"),
     ("eval(cases=lambda data: 1 / 0, request=ask)", "ZeroDivisionError: division by zero"),
     ("eval(cases=lambda data: exit(0), request=ask)", "called sys.exit\\(0\\); raise an error instead"),
     ("evals(cases=cases, request=ask)", "test_s has the marker 'evals'; did you mean 'eval'\\? Markers here are: eval, gate"),
-    ("eval(cases=cases, request=ask, gates=['x >= 1'])", "no 'gates'; gates are a test's: @pytest.mark.gate\\('valid >= 0.95'\\)"),
+    ("eval(cases=cases, request=ask, gates=['x >= 1'])", "no 'gates'; put gates on a test: @pytest.mark.gate\\('valid >= 0.95'\\)"),
     ("skipif(False, reason='x')", "need pytestmark = pytest.mark.eval\\(...\\) in the module"),
 ]
 
@@ -144,7 +144,7 @@ class TestWrongEvals:
             ("@pytest.mark.gate('x >= 1')\ndef test_s(): pass\n", "has a gate, but no cases to judge; take `case` and `generation` or"),
             ("@pytest.mark.gate('x >= 1')\ndef test_s(case): pass\n", "test_s has a gate, but no cases to judge"),
             (f"{TEST}@pytest.mark.eval(cases=cases, request=len)\ndef test_t(case, engine): pass\n", "test_a.py has several eval markers;"),
-            (f"pytestmark.kwargs['options'] = [GenerationOptions()] * 2\n{TEST}", "but 2 generations per case are asked for; take `gen"),
+            (f"pytestmark.kwargs['options'] = [GenerationOptions()] * 2\n{TEST}", "but 2 generations are made per case; take `gen"),
         ],
     )
     def test_a_wrong_test_is_an_error_of_collection(self, project: Project, test: str, message: str) -> None:
@@ -328,7 +328,7 @@ class TestWrongOptions:
     def test_watch_names_the_command_that_watches(self, project: Project) -> None:
         run = project.run_inline("--watch", "runs/sft-42")
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
-        assert "--watch runs/sft-42 is a command of its own, as each checkpoint gets a run and an exit code: " in run.output
+        assert "--watch runs/sft-42 is a separate command, as each checkpoint gets its own run and exit code: " in run.output
         assert "evalharness watch runs/sft-42 -- evals …" in run.output
 
     def test_markers_and_options_are_documented(self, project: Project) -> None:

@@ -85,7 +85,7 @@ def test_a_resumed_run_keeps_its_scores_unless_told_otherwise(project: Project, 
     assert "--accept-changes" in refused.output
     assert (live.run_dir / "samples.jsonl").read_bytes() == rows
     accepted = project.run_inline("--resume", "r", "--accept-changes")
-    assert accepted.facts["evals"][0]["notices"] == [f"judged otherwise than before this run was resumed: {text}"]
+    assert accepted.facts["evals"][0]["notices"] == [f"judged differently than before this run was resumed: {text}"]
 
 
 @pytest.mark.parametrize("what", CHANGES)

@@ -154,7 +154,7 @@ REFUSED = {
         "def test_s(request): request.getfixturevalue('engine')",
         "this run has 2 engines (fake:a, fake:b), and request",
     ),
-    "unknown": ("@pytest.mark.parametrize('engine', ['hff'], indirect=True)\ndef test_s(engine): pass", "engine 'hff' is none of this run"),
+    "unknown": ("@pytest.mark.parametrize('engine', ['hff'], indirect=True)\ndef test_s(engine): pass", "engine 'hff' is not in this run"),
     "ambiguous": (
         "@pytest.mark.parametrize('engine', ['fake'], indirect=True)\ndef test_s(engine): pass",
         "engine 'fake' could be fake:a or fake:b; engines of this run: fake:a, fake:b",

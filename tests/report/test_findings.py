@@ -84,7 +84,7 @@ FINDINGS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[str]]] = {
     "repeated rows and unknown outcomes": (
         [*rows(12), row("case-0"), row("z", outcome="novel", scores={})], {},
         [
-            "1 duplicate row of a case × test × engine that has one already: counted all the same",
+            "1 duplicate row of a case × test × engine that has one already: counted anyway",
             "1 row with the unknown outcome 'novel': counted as other, never scored",
         ],
     ),

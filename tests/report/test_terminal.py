@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.cells import cell_len
 
+from evalharness.report.columns import fit
 from evalharness.report.tables import load_tables
 from evalharness.report.terminal import (
     DEFAULT_COLUMNS,
-    fit,
     fit_apart,
     open_console,
     print_fields,

@@ -22,7 +22,7 @@ from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.requests import nothing_ran
 from evalharness.api.scoring import ResponseLogits, ResponseScores
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, describe_error, failure_of
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, UnderWay, describe_error, failure_of
 from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf._transformers import transformers
 from evalharness.backends.hf.batching import BatchSizes, groups_of_equal_plan, is_broken_device, is_out_of_memory, release_memory
@@ -70,6 +70,7 @@ class HfBackend:
 
     def _take(self, loaded: LoadedCheckpoint, source: WeightSource, shared: SharedModel | None) -> None:
         self._shared = shared
+        self._runner: BatchRunner | None = None
         model = loaded.model
         self._computing: Callable[[], AbstractContextManager[Any]] = self._without_settings if shared is None else shared.sampling
         self._settings: Mapping[str, Any] = {
@@ -153,6 +154,7 @@ class HfBackend:
         """Yield one output per prompt, soon after it has ended; the longest prompts of each window run first."""
         self.weights.require_usable()
         runner = BatchRunner(self.weights.model, self.tokenizer, plugins, should_stop, self._grammars, self._computing)
+        self._runner = runner
         try:
             for output in self._outputs(prompts, runner):
                 if should_stop():
@@ -160,6 +162,12 @@ class HfBackend:
                 yield output
         except StopRequested:
             return
+        finally:
+            self._runner = None
+
+    def under_way(self) -> UnderWay:
+        """Return what is generated now."""
+        return UnderWay() if self._runner is None else self._runner.under_way()
 
     def _outputs(self, prompts: Iterable[Prompt], runner: BatchRunner) -> Iterator[BackendOutput]:
         source = iter(prompts)

@@ -17,7 +17,7 @@ import torch
 from evalharness.api.checks import shown
 from evalharness.api.errors import BackendError, ImageError
 from evalharness.api.hooks import LOGITS_PROCESSOR, STOPPING_CRITERIA, GenerationPlugin
-from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan, StoppedBy, failure_of
+from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan, StoppedBy, UnderWay, failure_of
 from evalharness.backends.hf._transformers import grows_freely, takes_dynamic_cache, transformers
 from evalharness.backends.hf.sampling import Grammars, OfBatch, TokenBans, WithoutPadding, processors_for
 from evalharness.backends.stops import RowEnd, trim_at_stop_id
@@ -75,11 +75,14 @@ class RowEnds(transformers.StoppingCriteria):
         self._may_leave = rows_may_leave and not self._criteria and num_rows > 1
         self._num_rows = num_rows
         self._num_looked = 0
+        self._num_new = 0
+        self._num_counted = 0
+        """Tokens of all rows up to the step that was looked at last, without padding."""
         self._ended_by_id: set[int] = set()
         self._first_end: int | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        num_new = input_ids.shape[1] - self._width
+        self._num_new = num_new = input_ids.shape[1] - self._width
         if self._should_stop():
             raise StopRequested
         if self._going:
@@ -96,9 +99,17 @@ class RowEnds(transformers.StoppingCriteria):
                 self._ask(row, criteria, input_ids[row : row + 1, self._num_padding[row] :], num_new, kwargs)
         if self.ended:
             ended[list(self.ended)] = True
-        if self._may_leave and num_new - self._num_looked >= _LOOK_EVERY and self._some_should_leave(input_ids, num_new):
-            return torch.ones_like(ended)
+        if self._num_rows > 1 and num_new - self._num_looked >= _LOOK_EVERY:
+            self._look(input_ids, num_new)
+            if self._may_leave and self._some_should_leave(num_new):
+                return torch.ones_like(ended)
         return ended
+
+    @property
+    def under_way(self) -> UnderWay:
+        """How far the batch is; exact at every look, in between as if no row had ended since. For any thread."""
+        num_going = self._num_rows - len(self.ended_rows())
+        return UnderWay(num_going, self._num_counted + num_going * max(0, self._num_new - self._num_looked))
 
     def has_ended(self, row: int, ids: torch.Tensor) -> bool:
         """Return whether a row has ended: what follows is padding. Call it in every step with the row's padded ids so far."""
@@ -120,10 +131,19 @@ class RowEnds(transformers.StoppingCriteria):
                 if end[0] in ("string", "plugin"):
                     self.ended.setdefault(row, (num_new, *end))
 
-    def _some_should_leave(self, input_ids: torch.Tensor, num_new: int) -> bool:
+    def _look(self, input_ids: torch.Tensor, num_new: int) -> None:
+        """Count the rows that have ended, and the tokens of all."""
         latest = input_ids[:, self._width + self._num_looked :].tolist()
+        by_id = {row for row, ids in enumerate(latest) if not self._stop_ids.isdisjoint(ids)}
+        going = [row for row in range(self._num_rows) if row not in self._ended_by_id]
+        for row in going:
+            num_more = len(trim_at_stop_id(latest[row], tuple(self._stop_ids))[0]) if row in by_id else len(latest[row])
+            has_ended = self.ended.get(row)
+            self._num_counted += num_more if has_ended is None else max(0, min(num_more, has_ended[0] - self._num_looked))
         self._num_looked = num_new
-        self._ended_by_id |= {row for row, ids in enumerate(latest) if not self._stop_ids.isdisjoint(ids)}
+        self._ended_by_id |= by_id
+
+    def _some_should_leave(self, num_new: int) -> bool:
         num_ended = len(self.ended_rows())
         if num_ended == 0:
             return False
@@ -144,6 +164,7 @@ class RowEnds(transformers.StoppingCriteria):
         self._ended_by_id = set()
         self._first_end = None
         self._num_rows = len(rows)
+        self._num_looked, self._num_counted = self._num_new, self._num_new * len(rows)
         self._may_leave = self._may_leave and len(rows) > 1
 
 
@@ -187,6 +208,8 @@ class BatchRunner:
     grammars: Grammars
     computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
     """What the model must be in while tokens are made."""
+    _at_work: list[RowEnds] = field(default_factory=list)
+    """Of the running batch, if any."""
 
     def run(self, rows: Sequence[Row]) -> Iterator[BackendOutput]:
         """Yield one completion per row as rows end; a row for which the model gave no usable numbers is an `error`.
@@ -194,8 +217,16 @@ class BatchRunner:
         The rows' plans are equal apart from the seed. Raises `StopRequested`, and whatever torch and transformers raise.
         """
         batch = _Batch(rows, self)
-        while batch.rows:
-            yield from batch.go_on()
+        self._at_work[:] = [batch.ends]
+        try:
+            while batch.rows:
+                yield from batch.go_on()
+        finally:
+            self._at_work.clear()
+
+    def under_way(self) -> UnderWay:
+        """Return what is generated now. For any thread."""
+        return next((ends.under_way for ends in tuple(self._at_work)), UnderWay())
 
 
 class _Batch:
@@ -221,7 +252,7 @@ class _Batch:
         for_batch = any("hf_logits_processor" in plugin.hooks for plugin in plugins)
         stays_whole = for_batch or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
         self._cache = None if stays_whole else selectable_cache(model)
-        self._ends = RowEnds(self._width, plan, num_padding, tokenizer, plugins, runner.should_stop, rows_may_leave=self._cache is not None)
+        self.ends = RowEnds(self._width, plan, num_padding, tokenizer, plugins, runner.should_stop, rows_may_leave=self._cache is not None)
         banning = [plugin for plugin in plugins if plugin.bans_tokens]
         bans = [TokenBans(banning, tokenizer, grammars.vocab_size, len(rows))] if banning else []
         self._processors, self._raw = processors_for(
@@ -237,7 +268,7 @@ class _Batch:
         for plugin in plugins:
             processors += map(OfBatch, plugin.hf_logits_processor([self._width] * len(num_padding)))
             if LOGITS_PROCESSOR in plugin.hooks:
-                processors.append(WithoutPadding([plugin.for_row() for _ in num_padding], num_padding, self._ends.has_ended))
+                processors.append(WithoutPadding([plugin.for_row() for _ in num_padding], num_padding, self.ends.has_ended))
         return processors
 
     def go_on(self) -> list[BackendOutput]:
@@ -258,7 +289,7 @@ class _Batch:
                     pad_token_id=self._pad_id,
                 ),
                 logits_processor=self._processors,
-                stopping_criteria=[self._ends],
+                stopping_criteria=[self.ends],
             )
             num_new = sequences.shape[1] - self._width
             is_over = self._cache is None or num_new >= self._plan.max_new_tokens
@@ -273,7 +304,7 @@ class _Batch:
     def _ended(self, sequences: torch.Tensor) -> set[int]:
         stop_ids = frozenset(self._plan.stop_token_ids)
         by_id = {row for row, ids in enumerate(sequences[:, self._width :].tolist()) if not stop_ids.isdisjoint(ids)}
-        return by_id | self._ends.ended_rows()
+        return by_id | self.ends.ended_rows()
 
     def _outputs(self, sequences: torch.Tensor, ended: Sequence[int]) -> list[BackendOutput]:
         new_ids = sequences[ended, self._width :].tolist()
@@ -283,7 +314,7 @@ class _Batch:
         )
         broken_at = self._raw.broken_at[ended].tolist()
         return [
-            _output(self.rows[row], new_ids[i], self._ends.ended.get(row), (logprobs[i], entropies[i]), broken_at[i])
+            _output(self.rows[row], new_ids[i], self.ends.ended.get(row), (logprobs[i], entropies[i]), broken_at[i])
             for i, row in enumerate(ended)
         ]
 
@@ -299,7 +330,7 @@ class _Batch:
         for processor in self._processors:
             if hasattr(processor, "keep_rows"):
                 processor.keep_rows(indices)
-        self._ends.keep(stay)
+        self.ends.keep(stay)
 
 
 def _pad_id(plan: SamplingPlan, tokenizer: Any) -> int:

@@ -157,7 +157,7 @@ class HfAdapter:
         with torch.no_grad():
             for base_name, tensor_name in adapter.replaced.items():
                 if base_name not in names:
-                    raise CheckpointError(f"adapter {adapter.path} replaces {base_name!r}, which the loaded model has not")
+                    raise CheckpointError(f"adapter {adapter.path} replaces {base_name!r}, which the loaded model does not have")
                 target = own[full[names[base_name]]]
                 self._saved[base_name] = (target, target.clone())
                 target.copy_(tensors[tensor_name])

@@ -20,7 +20,7 @@ import numpy as np
 from evalharness.api.errors import BackendError, UnsupportedOption
 from evalharness.api.hooks import GenerationPlugin
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
-from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, StoppedBy, failure_of
+from evalharness.backends.base import BackendOutput, Capabilities, Completion, Prompt, SamplingPlan, StoppedBy, UnderWay, failure_of
 from evalharness.backends.checkpoint_reading import first_line
 from evalharness.backends.max.loading import load_model, max_facts, why_not_in_max
 from evalharness.backends.stops import RowEnd, check_stop_ids
@@ -114,6 +114,11 @@ class MaxRow:
         """Room that the row may come to need: prompt and longest generation."""
         return len(self.prompt.token_ids) + self.prompt.plan.max_new_tokens
 
+    @property
+    def num_new(self) -> int:
+        """How many tokens it has so far."""
+        return len(self._token_ids)
+
     def take(self, output: Any) -> BackendOutput | None:
         """Take the newest token out of MAX's output; return what has come of the row where it ends with it."""
         if output is None or len(output.tokens) != 1:
@@ -165,6 +170,7 @@ class MaxBackend:
         self._model: Any = loaded.model
         self._device, self._dtype = loaded.device, loaded.dtype
         self._generating = False
+        self._batch: _Batch | None = None
         pipeline = loaded.model.pipeline
         self.max_model_len: int | None = int(pipeline._pipeline_model.max_seq_len)  # what MAX's own GenerateIterator asks
         self._vocab_size = int(pipeline.vocab_size or len(self.tokenizer))
@@ -200,7 +206,7 @@ class MaxBackend:
         if self._generating:
             raise BackendError("this engine is generating already; finish or close the first iterator before the next")
         self._generating = True
-        batch = _Batch(self._model.pipeline)
+        self._batch = batch = _Batch(self._model.pipeline)
         try:
             waiting = _Waiting(prompts)
             while not should_stop():
@@ -221,6 +227,11 @@ class MaxBackend:
         finally:
             self._generating = False
             batch.close()
+
+    def under_way(self) -> UnderWay:
+        """Return what is generated now."""
+        rows = () if self._batch is None else tuple(self._batch.rows)
+        return UnderWay(len(rows), sum(row.num_new for row in rows))
 
     def _has_room(self, waiting: _Waiting, running: Sequence[MaxRow], fresh: Sequence[MaxRow]) -> bool:
         """Return whether a prompt is there and may begin; the source is asked only where it might."""

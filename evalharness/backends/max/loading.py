@@ -15,15 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, MissingDependency
+from evalharness.api.installing import install_arguments
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.backends.checkpoint_reading import declared_variant, first_line, read_companions, resolve_dtype_name
 from evalharness.backends.torchvision_cpu import register_missing_operators
 from evalharness.checkpoints.weights import read_json
 
-INSTALL = "pip install 'evalharness[max]', in an environment of its own: docs/max.md"
 MAX_BATCH_SIZE = {"cpu": 16, "gpu": 128}
 """Rows that MAX works on at once; on a CPU more are no faster, and MAX plans memory for as many full contexts."""
 _PREFILL_TOKENS = 8192  # of a batch, MAX's own default
+
+
+def installing_max() -> str:
+    """Return how to get MAX, which needs an environment of its own."""
+    return f"in an environment of its own (docs/max.md): pip install {install_arguments('max')}"
 
 
 @dataclass
@@ -77,7 +82,7 @@ def load_model(config: ModelLoadConfig, preprocess: VlmPreprocessOptions, max_mo
 
 def _require_installed() -> None:
     if importlib.util.find_spec("max") is None:
-        raise MissingDependency(f"backend 'max' needs Modular's MAX, which is not installed here; {INSTALL}")
+        raise MissingDependency(f"backend 'max' needs Modular's MAX, which is not installed here; {installing_max()}")
 
 
 def _auto_model() -> Any:
@@ -88,7 +93,7 @@ def _auto_model() -> Any:
         from max.pipelines import AutoModel
     except ImportError as error:
         version = importlib.metadata.version("max")
-        raise MissingDependency(f"MAX {version} cannot be used in this process ({first_line(error)}); {INSTALL}") from error
+        raise MissingDependency(f"MAX {version} cannot be used in this process ({first_line(error)}); {installing_max()}") from error
     return AutoModel
 
 

@@ -23,7 +23,7 @@ from evalharness.api.errors import BackendError, CheckpointError, ConfigError, R
 from evalharness.api.hooks import GenerationPlugin
 from evalharness.api.options import ModelLoadConfig, ServerOptions, VlmPreprocessOptions
 from evalharness.api.redaction import API_KEY
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, failure_of
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, UnderWay, failure_of
 from evalharness.backends.checkpoint_reading import declared_vocab_size, read_companions
 from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.openai.client import HttpClient, RefusedRequest
@@ -133,6 +133,7 @@ class OpenAIBackend:
         self._take_companions(*read_companions(config, preprocess))
         self._concurrency = server_options.concurrency
         self._ids_refused = False
+        self._running: dict[int, Future[Any]] = {}
         self._vocab_size = declared_vocab_size(config.model_name_or_path, self.tokenizer)
         self._client = HttpClient(
             url,
@@ -194,6 +195,7 @@ class OpenAIBackend:
     def _generate(self, source: Iterator[Prompt], should_stop: Callable[[], bool]) -> Iterator[BackendOutput]:
         done: _Done = queue.SimpleQueue()
         running: dict[int, Future[Any]] = {}
+        self._running = running
         try:
             while not should_stop():
                 while len(running) < self._concurrency and (prompt := next(source, None)) is not None:
@@ -212,6 +214,11 @@ class OpenAIBackend:
         finally:
             for future in running.values():
                 future.cancel()
+            running.clear()
+
+    def under_way(self) -> UnderWay:
+        """Return how many requests wait for their answers, which come whole."""
+        return UnderWay(len(self._running), None)
 
     def _send(self, prompt: Prompt, running: dict[int, Future[Any]], done: _Done, *, as_text: bool = False) -> Iterator[BackendOutput]:
         """Send a prompt, or yield why it cannot be sent: its images, or what cannot be written as JSON. The others go on."""

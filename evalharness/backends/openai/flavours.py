@@ -141,7 +141,7 @@ def base_url(flavour: str, address: str | None) -> str:
     if address is None:
         port = FLAVOURS[flavour].port
         if port is None:
-            raise ConfigError(f"server {flavour!r} has no port of its own; give its address with --base-url")
+            raise ConfigError(f"server {flavour!r} has no default port; give its address with --base-url")
         return f"http://127.0.0.1:{port}"
     from urllib.parse import urlsplit, urlunsplit  # here: the table of options needs only the flavours' names
 

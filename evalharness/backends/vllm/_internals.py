@@ -40,6 +40,18 @@ def result_queue(llm: Any) -> tuple[Any, Any]:
     return getattr(core, "outputs_queue", None), getattr(core, "output_queue_thread", None)
 
 
+def num_tokens_running(llm: Any) -> int | None:
+    """Return how many tokens the running requests have so far, together; None where this vLLM does not tell. For any thread.
+
+    It holds for requests whose tokens are given out at their end, too: vLLM gathers them step by step in this process.
+    """
+    try:
+        states = tuple(llm.llm_engine.output_processor.request_states.values())
+        return sum(state.detokenizer.num_output_tokens() for state in states if state.detokenizer is not None)
+    except (AttributeError, RuntimeError):  # another release; or a request has ended while this was read
+        return None
+
+
 def render(llm: Any, prompt: Mapping[str, Any]) -> Any:
     """Return vLLM's engine input of one prompt, its images processed."""
     (engine_input,) = llm.renderer.render_cmpl([dict(prompt)])

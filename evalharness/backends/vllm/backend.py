@@ -22,7 +22,7 @@ from evalharness.api.errors import BackendError, RequestError
 from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.structured_output import STRUCTURES
-from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, failure_of
+from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, UnderWay, failure_of
 from evalharness.backends.checkpoint_reading import declared_variant, read_companions
 from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
@@ -79,6 +79,7 @@ class VllmBackend:
         refuse_gguf(config.model_name_or_path, self.name)
         started = time.perf_counter()
         self._num_pixel_bytes = 0  # of what runs
+        self._running: dict[str, _Running] = {}
         self._threads: ThreadPoolExecutor | None = None
         source = WeightSource.read(config, preprocess)  # before the weights: a trainer may write over them
         refuse_adapted_heads(source.folder, source.adapter)
@@ -173,6 +174,7 @@ class VllmBackend:
             raise BackendError("this engine is generating already; finish or close the first iterator before the next")
         self._engine.is_generating = True
         running: dict[str, _Running] = {}
+        self._running = running
         ahead = PromptsAhead(source, self._render, self._threads, self._num_ahead)
         try:
             while (ahead.next is not None or running) and not should_stop():
@@ -196,6 +198,12 @@ class VllmBackend:
             self._num_pixel_bytes = 0
             ahead.close()
             self._engine.abort(list(running))
+            self._running = {}
+
+    def under_way(self) -> UnderWay:
+        """Return what is generated now."""
+        num_rows = len(self._running)
+        return UnderWay(num_rows, self._engine.num_tokens_running()) if num_rows else UnderWay()
 
     def _completions(self, news: Iterable[Any], running: dict[str, _Running]) -> Iterator[BackendOutput]:
         """Yield what has ended, taken out of `running`; what a plugin ended is taken back from the engine core."""

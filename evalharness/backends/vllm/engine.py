@@ -17,7 +17,7 @@ from evalharness.api.checks import excerpt
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, RequestError
 from evalharness.api.garbage import collector
 from evalharness.api.temporary import OwnFolder
-from evalharness.backends.vllm._internals import check_room, render, result_queue, uses_v2_runner, validate_structure
+from evalharness.backends.vllm._internals import check_room, num_tokens_running, render, result_queue, uses_v2_runner, validate_structure
 from evalharness.backends.vllm.processes import ChildProcesses, children_prepared, interrupts_get_through
 from evalharness.backends.vllm.sampling import validation_errors
 
@@ -190,6 +190,10 @@ class VllmEngine:
         """Raise `UnsupportedOption` where these parameters, which are used up by it, hold more than this engine has room for."""
         if uses_v2_runner(self.config):
             check_room(params, self._llm.get_tokenizer())
+
+    def num_tokens_running(self) -> int | None:
+        """Return how many tokens the running requests have so far; None where this vLLM does not tell. For any thread."""
+        return num_tokens_running(self._llm)
 
     def results_wait(self) -> bool:
         """Return whether `step` would return at once; False where this vLLM cannot tell."""

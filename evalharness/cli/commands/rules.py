@@ -16,6 +16,7 @@ from evalharness.api.cases import folder_name, one_test_per_case
 from evalharness.api.errors import BROKEN, DONE, ConfigError, ContractTypeError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.api.options import GenerationOptions
 from evalharness.cli.commands.generate import OF_RUNS
+from evalharness.cli.completion import ENGINE, RUN
 from evalharness.cli.framework import PATH, command, find_run, own_stdout, project_root, resolve_options, run_options
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
@@ -50,8 +51,10 @@ _DEFAULTS = {"model": "the run's checkpoint", "backend": "the run's", "dtype": "
     exit_codes={DONE: "the search came to its end, whatever it found", BROKEN: "the engine failed; the same command goes on from there"},
     takes_runs=True,
 )
-@click.argument("run", metavar="RUN")
-@click.option("--engine", metavar="ID", help="Engine whose verdicts to improve, such as hf:final (default: the run's only one)")
+@click.argument("run", metavar="RUN", type=RUN)
+@click.option(
+    "--engine", metavar="ID", type=ENGINE, help="Engine whose verdicts to improve, such as hf:final (default: the run's only one)"
+)
 @click.option("--eval", "eval_name", metavar="NAME", help="Eval that gave the verdicts (default: the run's only Stage-B eval)")
 @click.option("--mission", "missions", multiple=True, metavar="NAME", help="Mission, by name or as in case ids; repeatable (default: all)")
 @click.option("--out", type=PATH, metavar="FOLDER", help="Folder for the searches, one folder per mission (default: RUN/rules/ENGINE)")
@@ -106,9 +109,9 @@ _DEFAULTS = {"model": "the run's checkpoint", "backend": "the run's", "dtype": "
 @click.option("--json", "as_json", is_flag=True, help="Print one object per mission (default: tables)")
 @run_options(*_ENGINE_OPTIONS, defaults=_DEFAULTS)
 def rules(run: str, out: Path | None, as_json: bool, missions: Sequence[str], **given: Any) -> int:
-    """Search for better Stage-B rules: the checkpoint reflects on its wrong verdicts and proposes changes, each tried on all tickets.
+    """Search for better Stage-B rules: the checkpoint reflects on its wrong verdicts and proposes changes, which are tried on all tickets.
 
-    A change is promoted if it passes the gate on train tickets; held-out ones audit. The run's own files are only read. A search that was
+    A change is promoted if it passes the gate on train tickets; held-out ones audit. The run's own files are not changed. A search that was
     stopped goes on where it was, also with more --rounds; the folder of another search is refused. docs/shipped_evals.md lists the files.
     """
     from evalharness.report.text import markdown_cell

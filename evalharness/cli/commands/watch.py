@@ -49,8 +49,8 @@ def seconds(text: Any) -> float:
 @click.argument("folder", type=PATH, metavar="DIR")
 @click.argument("for_pytest", nargs=-1, type=click.UNPROCESSED, metavar="-- PYTEST_ARGUMENTS")
 @click.option("--report-dir", type=PATH, default=Path("reports"), metavar="FOLDER", help="Folder for the runs (default: reports)")
-@click.option("--interval", type=seconds, default=10.0, metavar="SECONDS", help="Time between two looks at DIR, in seconds (default: 10)")
-@click.option("--idle", type=seconds, metavar="SECONDS", help="End after this time without a new checkpoint, in seconds (default: never)")
+@click.option("--interval", type=seconds, default=10.0, metavar="SECONDS", help="Seconds between two looks at DIR (default: 10)")
+@click.option("--idle", type=seconds, metavar="SECONDS", help="End after this many seconds without a new checkpoint (default: never)")
 def watch(folder: Path, for_pytest: Sequence[str], report_dir: Path, interval: float, idle: float | None) -> int:
     """Evaluate each checkpoint of a training run as it appears, until stopped (Ctrl-C).
 

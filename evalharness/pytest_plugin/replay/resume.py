@@ -193,7 +193,7 @@ class Resumption:
         if judging and not context.run.accept_changes:
             advice = "bring back what it was judged by, judge all of it anew with --accept-changes"
             raise self._refusal(f"{module.path}: {'; '.join(judging)}", advice)
-        return [f"judged otherwise than before this run was resumed: {text}" for text in judging]
+        return [f"judged differently than before this run was resumed: {text}" for text in judging]
 
     def _request_changes(self, entry: Mapping[str, Any], module: EvalModule) -> Iterator[str]:
         by_change: dict[str, list[str]] = {}

@@ -12,10 +12,11 @@ from typing import Any, TextIO
 from evalharness.analysis.comparison import compare
 from evalharness.analysis.statistics.paired import LEVEL, PairedChange
 from evalharness.report.compare import text
-from evalharness.report.compare.cases import NUM_CASES, ShownCase, shown_cases
+from evalharness.report.compare.cases import NUM_CASES, ShownCase, report_link, shown_cases
 from evalharness.report.csv import write_csv
 from evalharness.report.html.page import json_block, packed_block, text_block, write_page
 from evalharness.report.html.pictures import PictureFile, small_copies
+from evalharness.report.html.site import renew_links
 from evalharness.report.text import number_text, plural
 from evalharness.report.writing import make_folder, report_file
 
@@ -77,7 +78,8 @@ def write_comparison(comparisons: Sequence[compare.Comparison], folder: Path) ->
     make_folder(folder)
     paths = [folder / name for name in ("compare.html", "compare.md", "compare.csv", "compare_cases.csv")]
     with report_file(paths[0]) as file:
-        write_compare_page(comparisons, file, folder)
+        write_compare_page(comparisons, file, paths[0])
+    renew_links(folder)
     with report_file(paths[1]) as file:
         file.writelines(text.comparison_markdown(comparisons))
     with report_file(paths[2]) as file:
@@ -87,26 +89,31 @@ def write_comparison(comparisons: Sequence[compare.Comparison], folder: Path) ->
     return paths
 
 
-NUM_HIDDEN, NUM_SLICES = 12, 400
+NUM_FIRST, NUM_HIDDEN, NUM_SLICES = 5, 12, 400
 _CASES_PER_BLOCK = 40
 _SCALES = (0.05, 0.1, 0.25, 0.5, 1.0)
 _KINDS = {compare.REGRESSED: "fail", compare.IMPROVED: "pass", compare.CHANGED: "invalid", compare.SAME: "skip", compare.NOT_ENOUGH: "miss"}
 _MARKS = {compare.REGRESSED: "▼", compare.IMPROVED: "▲", compare.CHANGED: "◆", compare.SAME: "=", compare.NOT_ENOUGH: "?"}
 
 
-def write_compare_page(comparisons: Sequence[compare.Comparison], file: TextIO, folder: Path | None = None) -> None:
-    """Write the page; in `folder` it links to the runs' reports. Raises `RecordError` where the rows of a run cannot be read."""
-    cases = shown_cases(comparisons, folder)
+def write_compare_page(comparisons: Sequence[compare.Comparison], file: TextIO, path: Path) -> None:
+    """Write the page, which will lie at `path`. Raises `RecordError` where the rows of a run cannot be read."""
+    cases = shown_cases(comparisons, path.parent)
+    places = {number: place for place, number in reversed(list(enumerate(case.entry["comparison"] for case in cases)))}
     base = comparisons[0].base.label
     write_page(
         file,
         "compare.html.j2",
+        path=path,
         title=f"Comparison with {base}",
         scripts=["compare.js"],
         styles=["timeline.css", "compare.css"],
         blocks=_blocks(comparisons, cases),
         base=base,
-        comparisons=[_comparison(number, comparison) for number, comparison in enumerate(comparisons)],
+        comparisons=[
+            {**_comparison(number, comparison), **_summary(comparison, path.parent, places.get(number, 0))}
+            for number, comparison in enumerate(comparisons)
+        ],
         kinds=_KINDS,
         ways=text.WAYS,
         marks=_MARKS,
@@ -117,6 +124,34 @@ def write_compare_page(comparisons: Sequence[compare.Comparison], file: TextIO, 
         num_changed=sum(len(comparison.cases) for comparison in comparisons),
         most_cases=NUM_CASES,
     )
+
+
+def _summary(comparison: compare.Comparison, folder: Path, first_case: int) -> dict[str, Any]:
+    """Return what the first screen says in numbers; `first_case`: the place of the comparison's first case among the page's."""
+    slices = text.slices_by_verdict(comparison)
+    metrics = Counter(change.verdict for change in comparison.metrics)
+    ways = Counter(change.direction for change in comparison.cases)
+    lost = sum(change.has_flipped and change.base.outcome == "pass" for change in comparison.cases)
+    cases = [("worse", ways["worse"], "worse"), ("failing", lost, "newly failing"), ("better", ways["better"], "better")]
+    cases += [
+        ("passing", sum(change.has_flipped for change in comparison.cases) - lost, "newly passing"),
+        ("mixed", ways["mixed"], "mixed"),
+    ]
+    changed = [change for change in comparison.metrics if change.verdict in text.CHANGES]
+    sides = (("base", comparison.base), ("candidate", comparison.candidate))
+    return {
+        "sides": [(name, side.label, report_link(Path(side.source), folder) if side.source else None) for name, side in sides],
+        "metric_counts": [(verdict, metrics[verdict]) for verdict in text.ORDER if metrics[verdict]],
+        "slice_counts": [(verdict, len(found)) for verdict, found in slices.items() if found],
+        "case_counts": [case for case in cases if case[1]],
+        "largest": [_line(change, 1.0) for change in sorted(changed, key=text.rank)[:NUM_FIRST]],
+        "worst": [
+            {"place": first_case + number, "id": change.case_id, "way": change.direction, "text": text.changed_scores(change, 2)}
+            for number, change in enumerate(comparison.cases[:NUM_FIRST])
+        ],
+        "gates": text.gate_summary(comparison),
+        "changed_gates": text.changed_gates(comparison),
+    }
 
 
 def _comparison(number: int, comparison: compare.Comparison) -> dict[str, Any]:

@@ -11,10 +11,13 @@ from rich.cells import cell_len
 
 from evalharness.analysis.comparison import compare
 from evalharness.analysis.statistics.paired import LEVEL
+from evalharness.report.columns import fit
+from evalharness.report.findings import gate_state, gate_words
 from evalharness.report.html.page import render_markdown
 from evalharness.report.score_tables import markdown_table
-from evalharness.report.terminal import fit, table_lines, wrapped
+from evalharness.report.terminal import table_lines, wrapped
 from evalharness.report.text import markdown_cell, number_text, plural, terminal_text
+from evalharness.runs.schema import GateVerdict, text_of
 
 CHANGES = (compare.REGRESSED, compare.IMPROVED, compare.CHANGED)
 ORDER = (*CHANGES, compare.SAME, compare.NOT_ENOUGH)
@@ -59,7 +62,7 @@ def remarks(comparison: compare.Comparison) -> Iterator[str]:
     for difference in comparison.differences:
         yield difference.text
     for side, name in ((comparison.base, "base"), (comparison.candidate, "candidate")):
-        yield from (f"{name}: {note}" for note in side.notes)
+        yield from (f"{name}: {note}" for note in side.caveats)
     for part in comparison.coverage:
         if 2 * part.num_paired < part.num_cases:
             yield f"fewer than half of the cases of {part.eval}::{part.test} could be paired: what is left may not speak for the rest"
@@ -67,7 +70,7 @@ def remarks(comparison: compare.Comparison) -> Iterator[str]:
 
 def shown_metrics(comparison: compare.Comparison, part: compare.Coverage) -> list[compare.MetricChange]:
     """Return the metrics of one test over all its cases by verdict, then size of the change."""
-    return sorted((change for change in comparison.metrics if (change.eval, change.test) == (part.eval, part.test)), key=_rank)
+    return sorted((change for change in comparison.metrics if (change.eval, change.test) == (part.eval, part.test)), key=rank)
 
 
 def aggregate_changes(comparison: compare.Comparison, part: compare.Coverage) -> list[tuple[str, str, str, str]]:
@@ -82,44 +85,81 @@ def aggregate_changes(comparison: compare.Comparison, part: compare.Coverage) ->
 
 def shown_slices(comparison: compare.Comparison) -> list[compare.MetricChange]:
     """Return the changes in slices that are shown to be real, largest first; regressions before improvements."""
-    return sorted((change for change in comparison.slices if change.verdict in CHANGES), key=_rank)
+    return sorted((change for change in comparison.slices if change.verdict in CHANGES), key=rank)
 
 
-def _rank(change: compare.MetricChange) -> tuple[int, float]:
+def rank(change: compare.MetricChange) -> tuple[int, float]:
+    """Return what sorts changes: by verdict, regressions first, then the largest first."""
     size = abs(change.change.difference)
     return ORDER.index(change.verdict), 0.0 if size != size else -size
 
 
 def conclusion(comparison: compare.Comparison) -> str:
-    """Return the sentence that answers whether the candidate is worse, the verdict first."""
+    """Return the sentence that answers whether the candidate is worse: how many metrics and slices changed, the largest by name."""
     parts = []
     for verdict in CHANGES:
-        word = _word(verdict)
-        names = list(dict.fromkeys(change.metric for change in comparison.metrics if change.verdict == verdict))
-        if names:
-            parts.append(f"{word}: {_listed(names)}")
-        slices = dict.fromkeys((change.slice_key, change.slice_value) for change in shown_slices(comparison) if change.verdict == verdict)
-        if slices:
-            parts.append(f"{word} in {plural(len(slices), 'slice')}: {_listed([f'{key} {value}' for key, value in slices])}")
+        metrics = [change for change in sorted(comparison.metrics, key=rank) if change.verdict == verdict]
+        slices = slices_by_verdict(comparison)[verdict]
+        found = [f"{plural(len(metrics), 'metric')} ({_listed(list(map(change_text, metrics)))})"] if metrics else []
+        found += [f"{plural(len(slices), 'slice')} ({_listed([f'{key} {value}' for key, value in slices])})"] if slices else []
+        parts += [f"{_word(verdict)}: {', '.join(found)}"] if found else []
     numbers = Counter(change.verdict for change in comparison.metrics)
     counts = [f"{verdict} in {plural(numbers[verdict], 'metric')}" for verdict in ORDER[3:] if numbers[verdict]]
     return "; ".join([*parts, *counts]) or "no metric in common"
+
+
+def slices_by_verdict(comparison: compare.Comparison) -> dict[str, list[tuple[str, str]]]:
+    """Return tag and value of the slices in which some metric is shown to have changed, by verdict, the largest change first."""
+    return {
+        verdict: list(dict.fromkeys((line.slice_key, line.slice_value) for line in shown_slices(comparison) if line.verdict == verdict))
+        for verdict in CHANGES
+    }
+
+
+def change_text(change: compare.MetricChange) -> str:
+    """Return "exact 1.000 → 0.778"."""
+    return f"{change.metric} {number_text(change.change.base)} → {number_text(change.change.candidate)}"
+
+
+def gate_summary(comparison: compare.Comparison) -> str:
+    """Return what became of the gates on both sides, "" where neither has any."""
+    sides = [gate_words(Counter(map(gate_state, side.gates))) for side in (comparison.base, comparison.candidate)]
+    words = [side[0] if side else "has none" for side in sides]  # what is skipped is no news
+    return f"base: {words[0]}; candidate: {words[1]}" if any(sides) else ""
+
+
+def changed_gates(comparison: compare.Comparison) -> list[tuple[str, str]]:
+    """Return the gates that fail on one side only: "newly failing" or "newly passing", and the gate with both values."""
+    before = {_place(gate): gate for gate in comparison.base.gates}
+    both = [(before[_place(gate)], gate) for gate in comparison.candidate.gates if _place(gate) in before]
+    lines = []
+    for base, gate in both:
+        states = gate_state(base), gate_state(gate)
+        if set(states) == {"passed", "failed"}:
+            values = " → ".join(number_text(side.get("value")) for side in (base, gate))
+            where = f"{text_of(gate.get('eval'))}::{text_of(gate.get('test'))}"
+            lines.append((f"newly {states[1].replace('ed', 'ing')}", f"{text_of(gate.get('expression'))}: {values} ({where})"))
+    return sorted(lines)
+
+
+def _place(gate: GateVerdict) -> tuple[str, str, str]:
+    return text_of(gate.get("eval")), text_of(gate.get("test")), text_of(gate.get("expression"))
 
 
 def _word(verdict: str) -> str:
     return verdict.upper() if verdict == compare.REGRESSED else verdict
 
 
-def _listed(names: Sequence[str], most: int = 6) -> str:
+def _listed(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def changed_scores(change: compare.CaseChange) -> str:
+def changed_scores(change: compare.CaseChange, most: int = MOST_CHANGED_SCORES) -> str:
     """Return "exact 1.000 → 0.000, …" of a case; counts only where nothing else changed."""
     outcomes = [f"{change.base.outcome} → {change.candidate.outcome}"] if change.base.outcome != change.candidate.outcome else []
     known = [score for score in change.scores if not score[0].startswith("num_") and score[0] != "pass_rate"]
-    shown = [f"{name} {number_text(before)} → {number_text(after)}" for name, before, after in known[:MOST_CHANGED_SCORES]]
-    more = [f"{len(known) - MOST_CHANGED_SCORES} more"] if len(known) > MOST_CHANGED_SCORES else []
+    shown = [f"{name} {number_text(before)} → {number_text(after)}" for name, before, after in known[:most]]
+    more = [f"{len(known) - most} more"] if len(known) > most else []
     return ", ".join([*outcomes, *shown, *more])
 
 
@@ -155,7 +195,7 @@ _HEADERS = ["metric", "verdict", "n", "groups", "base", "candidate", "difference
 
 def comparison_markdown(comparisons: Sequence[compare.Comparison]) -> Iterator[str]:
     """Yield the text of compare.md part by part; every text that the template names is escaped."""
-    words = (conclusion, remarks, coverage_text, shown_metrics, aggregate_changes, shown_slices, case_title)
+    words = (conclusion, remarks, coverage_text, shown_metrics, aggregate_changes, shown_slices, case_title, gate_summary, changed_gates)
     tables = (verdict_table, metric_table, aggregate_table, case_table)
     limits = {"num_slices": NUM_SLICES, "num_cases": NUM_CASES, "level": f"{LEVEL:.0%}", "worth": f"{compare.WORTH_SHOWING:g}"}
     functions: dict[str, Any] = {function.__name__: function for function in (*words, *tables)}
@@ -232,17 +272,21 @@ def _terminal_lines(comparison: compare.Comparison, columns: int) -> Iterator[st
         yield from _terminal_table(shown_metrics(comparison, part), part.num_paired, columns)
     yield from _terminal_slices(comparison, columns)
     yield from _terminal_cases(comparison, columns)
+    for what, gate in changed_gates(comparison):
+        yield from wrapped(terminal_text(f"gate {what}: {gate}", 400), columns)
     yield ""
     yield from wrapped(terminal_text(conclusion(comparison), 600), columns)
 
 
 def _terminal_table(changes: Sequence[compare.MetricChange], num_paired: int, columns: int) -> Iterator[str]:
     lines = [_TERMINAL_HEADERS, *(_terminal_line(change, num_paired) for change in changes[:TERMINAL_METRICS])]
-    # On a narrow terminal the last columns are left out whole; compare.md has them.
+    # On a narrow terminal the last columns are left out whole.
     num_shown = len(_TERMINAL_HEADERS)
     while num_shown > _FEWEST_COLUMNS and max(map(cell_len, table_lines([line[:num_shown] for line in lines], 2))) > columns:
         num_shown -= 1
     yield from table_lines([line[:num_shown] for line in lines], 2)
+    if num_shown < len(_TERMINAL_HEADERS):
+        yield from wrapped(f"left out for want of width: {', '.join(_TERMINAL_HEADERS[num_shown:])}; compare.md has them", columns)
     if len(changes) > TERMINAL_METRICS:
         yield f"{len(changes) - TERMINAL_METRICS} more metrics in compare.csv"
 

@@ -107,6 +107,7 @@ def _shown_generations(row: Row) -> Iterator[Generation]:
 
 
 _OUTCOMES = (*OUTCOMES, "other")
+OUTCOME_CODES = {outcome: number for number, outcome in enumerate(_OUTCOMES)}
 _DIGITS = 6
 
 
@@ -115,11 +116,10 @@ def case_anchor(eval_name: str, test: str, engine: str, case_id: str) -> str:
     return "case=" + quote(printable(f"{eval_name}::{test}[{engine}-{case_id}]"), safe="-_.!~*'()")
 
 
-def case_columns(tables: RunTables, page: PageRows) -> dict[str, Any]:
-    """Return the columns of the page's rows; the page's blocks must have been written."""
+def case_columns(tables: RunTables, page: PageRows, order: Sequence[int]) -> dict[str, Any]:
+    """Return the columns of the page's rows; the page's blocks must have been written. `order`: the run's rows, the worst first."""
     rows = page.rows
     evals, tests, engines = zip(*tables.row_keys[rows.start : rows.stop], strict=True) if rows else ((), (), ())
-    numbers = {outcome: number for number, outcome in enumerate(_OUTCOMES)}
     return {
         "names": {
             "evals": tables.evals.names,
@@ -134,10 +134,12 @@ def case_columns(tables: RunTables, page: PageRows) -> dict[str, Any]:
         "test": tests,
         "engine": engines,
         "case": tables.case_ids[rows.start : rows.stop],
-        "outcome": [numbers[outcome] for outcome in tables.outcomes[rows.start : rows.stop]],
+        "outcome": [OUTCOME_CODES[outcome] for outcome in tables.outcomes[rows.start : rows.stop]],
         "problem": tables.row_problems[rows.start : rows.stop],
         "scores": _sparse(tables.row_scores, tables.score_names.names, rows, round_values=True),
         "tags": _sparse(tables.row_tags, tables.tag_keys.names, rows),
+        "worst": [row - rows.start for row in order if row in rows],
+        "flags": {name: [row - rows.start for row in flagged if row in rows] for name, flagged in tables.flagged.items()},
         "blocks": page.starts,
         "pictures": page.pictures,
     }

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from evalharness.api.errors import RecordError
-from evalharness.report.findings import gate_state
+from evalharness.report.findings import gate_counts, gate_state, gate_words, is_on_mean
 from evalharness.report.html.page import write_page
+from evalharness.report.html.site import INDEX, renew_links
 from evalharness.report.markdown import go_on_command
-from evalharness.report.text import duration_text, number_text, plural
+from evalharness.report.text import duration_text, number_text
 from evalharness.report.writing import report_file
 from evalharness.runs.files import is_written_now, lock_within
 from evalharness.runs.run_file import read_run, run_state
 from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 
 Entry: TypeAlias = "dict[str, Any]"
-"""name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, scores, problem: plain JSON."""
+"""name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, scores, problem, partial, exit_code: plain JSON."""
 
 CACHE = ".index.json"
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 MAX_NAMES, MAX_SCORES, MAX_FAILED = 40, 40, 20
 _NAME_CHARS = 200
 _UNFINISHED = {True: "running", False: "killed", None: "unfinished"}
@@ -77,7 +78,7 @@ def _read_cache(path: Path) -> dict[str, Any]:
 
 _BROKEN: Entry = {
     "name": "", "state": "broken", "started_at": "", "duration_s": None, "checkpoints": [], "evals": [], "counts": {}, "gates": {},
-    "failed": [], "scores": [], "problem": "",
+    "failed": [], "scores": [], "problem": "", "partial": False, "exit_code": None,
 }  # fmt: skip
 
 
@@ -97,15 +98,17 @@ def _entry(folder: Path) -> Entry:
         "checkpoints": [_name(engine.get("id")) for engine in entries_of(run.get("engines"))[:MAX_NAMES]],
         "evals": [[_name(name), size if isinstance(size, int) else None] for name, size in sizes],
         "counts": {name: count for name, count in mapping(run.get("counts")).items() if isinstance(count, int)},
-        "gates": dict(Counter(map(gate_state, gates))),
+        "gates": dict(gate_counts(run)),
         "failed": failed[:MAX_FAILED],
         "scores": _scores(gates),
         "problem": "; go on with: ".join(filter(None, (text_of(run.get("interrupted")), go_on_command(run))))[:500],
+        "partial": bool(run.get("partial")),
+        "exit_code": run["exit_code"] if isinstance(run.get("exit_code"), int) else None,
     }
 
 
 def _scores(gates: list[GateVerdict]) -> list[list[Any]]:
-    """Return eval, test, engine, metric, value and whether it passed, of every gate on a number."""
+    """Return eval, test, engine, metric, value and whether it passed, of every gate on a metric over all cases."""
     return [
         [
             *map(_name, (gate.get("eval"), gate.get("test"), gate.get("engine"), gate.get("metric"))),
@@ -113,7 +116,7 @@ def _scores(gates: list[GateVerdict]) -> list[list[Any]]:
             gate.get("passed") is True,
         ]
         for gate in gates
-        if isinstance(gate.get("value"), (int, float)) and gate.get("threshold") is not None
+        if isinstance(gate.get("value"), (int, float)) and is_on_mean(gate)
     ][:MAX_SCORES]
 
 
@@ -121,7 +124,6 @@ def _name(value: str | None) -> str:
     return text_of(value)[:_NAME_CHARS]
 
 
-INDEX = "index.html"
 MAX_RUNS = 500
 MAX_TRENDS, TREND_RUNS = 12, 20
 NUM_SCORES = 3
@@ -144,13 +146,17 @@ def write_index(report_dir: Path) -> Path | None:
     path = report_dir / INDEX
     try:
         with _locked(report_dir):
-            if path.exists() and _OURS not in path.read_bytes():
+            is_new = not path.exists()
+            if not is_new and _OURS not in path.read_bytes():
                 return None
             entries = run_entries(report_dir)
             with report_file(path) as file:
-                write_page(file, "index.html.j2", title=f"Runs in {report_dir.name or report_dir}", scripts=["index.js"],
+                write_page(file, "index.html.j2", path=path, title=f"Runs in {report_dir.name or report_dir}", scripts=["index.js"],
                            styles=["timeline.css", "index.css"], runs=[_run(report_dir, entry) for entry in entries[:MAX_RUNS]],
-                           num_older=max(0, len(entries) - MAX_RUNS), trends=_trends(entries), pages=_folder_pages(report_dir))  # fmt: skip
+                           num_older=max(0, len(entries) - MAX_RUNS), trends=_trends(entries),
+                           suggested=list(_suggested(report_dir, entries)))  # fmt: skip
+            for entry in entries if is_new else entries[:1]:  # pages that were there before the index
+                renew_links(report_dir / entry["name"])
     except (OSError, RecordError):
         return None
     return path
@@ -172,11 +178,6 @@ def _locked(report_dir: Path) -> Iterator[None]:
         os.close(file)
 
 
-def _folder_pages(report_dir: Path) -> list[tuple[str, str]]:
-    """Return the pages that lie beside the index, such as the timeline of all runs."""
-    return [(name, text) for name, text in _PAGES if name.endswith(".html") and (report_dir / name).is_file()]
-
-
 def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
     folder = quote(entry["name"], safe="", errors="surrogatepass")
     links = [(f"{folder}/{name}", text) for name, text in _PAGES if (report_dir / entry["name"] / name).is_file()]
@@ -184,21 +185,41 @@ def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
     shown = [(target, text) for target, text in links if not (text.endswith(".md") and text.removesuffix(".md") in has)]
     return {
         **entry,
+        # A baseline's file, or a run that is cut short, can be compared, too; one that cannot be read cannot.
+        "path": "" if entry["state"] == "broken" else _side(report_dir, entry),
+        "engine_list": json.dumps(entry["checkpoints"]),
         "started": entry["started_at"][:16].replace("T", " "),
         "duration": "" if entry["duration_s"] is None else duration_text(entry["duration_s"]),
         "state_text": _STATES.get(entry["state"], entry["state"]),
         "evals": [name if count is None else f"{name} ({count:,})" for name, count in entry["evals"]],
         "verdict": next((state for state in ("failed", "passed") if entry["gates"].get(state)), "none"),
-        "gate_words": _gate_words(entry["gates"]),
+        "gate_words": [words[0].upper() + words[1:] for words in gate_words(entry["gates"])] or ["No gate"],
         "brief": _brief(_last_engine(entry)),
         "links": shown,
     }
 
 
-def _gate_words(gates: Mapping[str, int]) -> str:
-    if gates.get("failed"):
-        return f"{gates['failed']} of {plural(sum(gates.values()), 'gate')} failed"
-    return next((f"{plural(gates[state], 'gate')} {state}" for state in ("passed", "skipped") if gates.get(state)), "no gate")
+def _side(report_dir: Path, entry: Entry, engine: str = "") -> str:
+    """Return how `evalharness compare` names a run, or one of its engines, in the folder that holds the reports' folder."""
+    path = f"{report_dir.absolute().name}/{entry['name']}"
+    return f"{path}:{engine}" if engine else path
+
+
+def _suggested(report_dir: Path, entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield the commands that compare the newest run's checkpoints, and the newest with the run of the same evals before it."""
+    finished = [entry for entry in entries if entry["state"] == "finished" and entry["checkpoints"]]
+    if not finished:
+        return
+    newest, engines = finished[0], finished[0]["checkpoints"]
+    sides = [[_side(report_dir, newest, engine) for engine in (engines[0], engines[-1])]] if len(engines) > 1 else []
+    evals = {name for name, _ in newest["evals"]}
+    older = next((entry for entry in finished[1:] if {name for name, _ in entry["evals"]} == evals), None)
+    if older is not None:
+        several = [len(entry["checkpoints"]) > 1 for entry in (older, newest)]
+        names = [entry["checkpoints"][-1] if many else "" for entry, many in zip((older, newest), several, strict=True)]
+        sides.append([_side(report_dir, entry, name) for entry, name in zip((older, newest), names, strict=True)])
+    for base, candidate in sides:
+        yield shlex.join(["evalharness", "compare", base, candidate])
 
 
 def _last_engine(entry: Entry) -> list[list[Any]]:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from evalharness.report.findings import gate_state, verdict
+from evalharness.report.findings import gate_state, is_on_mean, verdict
 from evalharness.report.markdown import go_on_command
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title, tests_of
-from evalharness.report.tables import COUNTS, OUTCOMES, RunTables, Summary
-from evalharness.report.text import cell_text, number_text, one_line, plural, printable, when_finite
+from evalharness.report.tables import COUNTS, FLAGS, OUTCOMES, RunTables, Summary
+from evalharness.report.text import cell_text, figure_text, plural, printable, when_finite
+from evalharness.report.worst import Goal
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 NUM_SCORES = 8
 """Scores of a test that are shown at once; gates are always, all others behind a disclosure."""
 NUM_TABLE_LINES = 200
+NUM_OPEN = 3
+"""Breakdowns that are open at once: those in which a slice would not pass a gate."""
+BEHIND = "✗ "
+_LONGEST_SCALE = 1e12
 _STATES = {"PASSED": "passed", "FAILED": "failed", "BROKEN": "failed", "INTERRUPTED": "interrupted"}
 _VALIDITY = ("malformed", "length_cap", "empty", "unclosed", "invalid", "error", "skip", "fallback", "other")
 _ALWAYS = ("malformed", "length_cap", "empty", "invalid", "error")
@@ -35,6 +40,19 @@ def verdict_of(tables: RunTables) -> Data:
 def outcome_counts(tables: RunTables) -> list[tuple[str, int]]:
     """Return how many rows ended how, those of which there are any."""
     return [(name, count) for name in (*OUTCOMES, "other") if (count := tables.total(name))]
+
+
+_WORDS = {
+    "miss": "the answer failed its test; the gates decide",
+    "fail": "the answer failed a test that has no gate",
+    "invalid": "the case could not be run",
+    "error": "something other than the model failed",
+}
+
+
+def words(tables: RunTables) -> list[tuple[str, str]]:
+    """Return what those outcomes of the run mean that do not speak for themselves."""
+    return [(name, meaning) for name, meaning in _WORDS.items() if tables.total(name)]
 
 
 def cases_link(**filters: str) -> str:
@@ -65,7 +83,9 @@ def _card(tables: RunTables, eval_name: str, test: str) -> Data:
         "scores": scores[:num_shown],
         "more": scores[num_shown:],
         "validity": [
-            {"engine": engine, "chips": _chips(row), "link": cases_link(eval=eval_name, engine=engine)} for engine, row in counts.items()
+            {"engine": engine, "chips": _chips(row, place), "link": cases_link(**place)}
+            for engine, row in counts.items()
+            for place in [{"eval": eval_name, "test": test, "engine": engine}]
         ],
     }
 
@@ -75,28 +95,55 @@ def _score(name: str, engines: Sequence[str], means: Mapping[tuple[str, str], Su
     for engine in engines:
         mean = means.get((engine, name))
         gates_of_engine = [gate for gate in gates if gate.get("metric") == name and gate.get("engine") == engine]
-        first: GateVerdict = gates_of_engine[0] if gates_of_engine else {}
+        no_gate: GateVerdict = {}
+        first = next(filter(is_on_mean, gates_of_engine), no_gate)
         n = next((gate.get("n") for gate in gates_of_engine if isinstance(gate.get("n"), int)), None)
-        numbers = (first.get("value"), None, None, n) if mean is None else (mean.mean, mean.low, mean.high, mean.n)
+        numbers = (first.get("value"), None, None) if mean is None else (mean.mean, mean.low, mean.high)
+        value, low, high = map(when_finite, numbers)
         lines.append(
             {
                 "engine": engine,
-                **dict(zip(("value", "low", "high"), map(when_finite, numbers), strict=False)),
-                "n": numbers[3],
+                "value": value,
+                "low": low,
+                "high": high,
+                "text": figure_text(value, name),
+                "interval": interval_text(mean, name) if mean else "",
+                "n": ("" if n is None else f"{n:,}") if mean is None else in_groups(f"{mean.n:,}", mean),
                 "threshold": when_finite(first.get("threshold")),
                 "gates": [{"expression": text_of(gate.get("expression")), "state": gate_state(gate)} for gate in gates_of_engine],
                 "bad": any(gate_state(gate) == "failed" for gate in gates_of_engine),
             }
         )
-    values = [line["value"] for line in lines if line["value"] is not None]
-    return {
-        "name": name,
-        "lines": lines,
-        "has_bar": bool(values) and all(0 <= value <= 1 for value in values) and not name.startswith("num_"),
-    }
+    return {"name": name, "lines": lines, "scale": _scale([line[part] for line in lines for part in ("value", "low", "high", "threshold")])}
 
 
-def _chips(counts: Mapping[str, int]) -> list[Data]:
+def in_groups(count: str, summary: Summary) -> str:
+    """Return a count of a score's cases, with the number of their groups where cases belong together: "60 in 23 groups"."""
+    return count + (f" in {plural(summary.num_groups, 'group')}" if summary.num_groups < summary.n else "")
+
+
+def interval_text(summary: Summary, name: str = "") -> str:
+    """Return "0.350–0.460"; empty where there is no interval."""
+    low, high = when_finite(summary.low), when_finite(summary.high)
+    return "" if low is None or high is None else f"{figure_text(low, name)}–{figure_text(high, name)}"
+
+
+def _scale(numbers: Sequence[float | None]) -> tuple[float, float] | None:
+    """Return a scale that has all the numbers: 0 to 1 where that does, else up to a round number; None where there is nothing to show."""
+    known = [number for number in numbers if number is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    if not known or high - min(low, 0.0) > _LONGEST_SCALE:
+        return None
+    return (0.0, 1.0) if low >= 0 and high <= 1 else (-_round_up(-low) if low < 0 else 0.0, _round_up(high) if high > 0 else 0.0)
+
+
+def _round_up(number: float) -> float:
+    """Return the next of 1, 2, 5, 10, 20… above a number above 0."""
+    step = 10.0 ** math.floor(math.log10(number))
+    return next((step * factor for factor in (1, 2, 5) if step * factor >= number), 10 * step)
+
+
+def _chips(counts: Mapping[str, int], place: Mapping[str, str]) -> list[Data]:
     chips: list[Data] = []
     for name in _VALIDITY:
         count = counts[name]
@@ -105,12 +152,19 @@ def _chips(counts: Mapping[str, int]) -> list[Data]:
         if count or name in _ALWAYS:
             of = counts["form_judged"] if name == "malformed" else counts["cases"]
             kind = name if name in (*OUTCOMES, "other") else "miss"
-            chips.append({"text": COUNTS[name], "count": f"{count:,} of {of:,}" if count else "0", "kind": kind if count else ""})
+            which = {"score": "valid<=0"} if name == "malformed" else {"flag": name} if name in FLAGS else {"outcome": name}
+            link = cases_link(**place, **which) if count else ""
+            chips.append(
+                {"text": COUNTS[name], "count": f"{count:,} of {of:,}" if count else "0", "kind": kind if count else "", "link": link}
+            )
     return chips
 
 
-def breakdowns(tables: RunTables) -> list[Data]:
-    """Return one table per test and tag with several values: cases, misses and the first scores, by value and engine."""
+def breakdowns(tables: RunTables, goals: Mapping[tuple[str, str, str], Goal]) -> list[Data]:
+    """Return one table per test and tag with several values: cases, misses and the first scores, by value and engine.
+
+    Where a score has a gate, its heading says so, and a slice that would not pass it has a mark.
+    """
     tables_by_tag: list[Data] = []
     for eval_name, test in tests_of(tables.tag_counts if tables.row_tags else {}):
         metrics = [name for name in tables.metrics(eval_name, test) if not name.startswith("num_")][:6]
@@ -118,29 +172,35 @@ def breakdowns(tables: RunTables) -> list[Data]:
         for tag in list(dict.fromkeys(key[3] for key, _ in lines_of_test))[:NUM_TAG_KEYS]:
             of_tag = [(key, row) for key, row in lines_of_test if key[3] == tag]
             if len({key[4] for key, _ in of_tag}) > 1:
-                tables_by_tag.append(_breakdown(eval_name, test, tag, metrics, of_tag, tables.tag_scores))
-    return tables_by_tag
+                tables_by_tag.append(_breakdown(tables, tag, {name: goals[eval_name, test, name] for name in metrics}, of_tag))
+    shown = [table for table in tables_by_tag if table["is_behind"]][:NUM_OPEN] or tables_by_tag[:1]
+    return [{**table, "is_open": table in shown} for table in tables_by_tag]
 
 
-def _breakdown(eval_name: str, test: str, tag: str, metrics: list[str], lines: list[Any], means: Mapping[tuple[str, ...], Summary]) -> Data:
+def _breakdown(tables: RunTables, tag: str, metrics: Mapping[str, Goal], lines: list[Any]) -> Data:
     lines.sort(key=lambda line: line[0][4])
+    eval_name, test = lines[0][0][:2]
     has_engines = len({key[2] for key, _ in lines}) > 1
     names = [tag, "engine"] if has_engines else [tag]
-    headers = [*((name, False) for name in names), *((name, True) for name in ("cases", "not passed", *metrics))]
+    titles = [f"{name} {goal.comparison} {goal.threshold:g}" if goal.comparison else name for name, goal in metrics.items()]
+    headers = [*((name, False) for name in names), *((name, True) for name in ("cases", "not passed", *titles))]
     cells = []
     for key, row in lines[:NUM_TAG_LINES]:
         value = {"text": key[4], "href": cases_link(eval=eval_name, engine=key[2], **{f"tag.{tag}": key[4]})}
         counts = [f"{row['cases']:,}", f"{row['cases'] - row['pass']:,}"]
-        cells.append([value, *([key[2]] if has_engines else []), *counts, *(_mean(means.get((*key, name))) for name in metrics)])
-    return {"eval": eval_name, "test": test, "tag": tag, "headers": headers, "lines": cells, "left_out": len(lines) - len(cells)}
+        means = (_mean(tables.tag_scores.get((*key, name)), goal) for name, goal in metrics.items())
+        cells.append([value, *([key[2]] if has_engines else []), *counts, *means])
+    is_behind = any(cell["text"].startswith(BEHIND) for line in cells for cell in line[1:] if isinstance(cell, dict))
+    named = {"eval": eval_name, "test": test, "tag": tag, "is_behind": is_behind}
+    return {**named, "headers": headers, "lines": cells, "left_out": len(lines) - len(cells)}
 
 
-def _mean(summary: Summary | None) -> Any:
+def _mean(summary: Summary | None, goal: Goal) -> Any:
     if summary is None:
         return "–"
-    low, high = when_finite(summary.low), when_finite(summary.high)
-    interval = "" if low is None or high is None else f"{number_text(low)}–{number_text(high)}"
-    return {"text": number_text(summary.mean), "sort": summary.mean, "small": interval}
+    interval = interval_text(summary)
+    small = in_groups(interval, summary) if interval else ""
+    return {"text": ("" if goal.holds(summary.mean) else BEHIND) + figure_text(summary.mean), "sort": summary.mean, "small": small}
 
 
 def given_tables(tables: RunTables) -> list[Data]:
@@ -165,102 +225,3 @@ def _cell(value: object) -> Any:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return {"text": cell_text(value), "sort": value}
     return "–" if value is None else cell_text(value)
-
-
-NUM_SLICES = 6
-NUM_LINES = 5
-NUM_PROBLEMS = 40
-_LINE_DROP = 0.1
-"""How far below the median of its table a line must lie to be named."""
-_FEW = 5
-"""A slice of fewer cases is not called weak: by chance some are."""
-_LEAST_DROP = 0.05
-_ORDER = ("error", "invalid", "fail", "other", "miss", "skip")
-
-
-def failed_gates(tables: RunTables) -> list[Data]:
-    """Return the gates that failed, with where, why and a link to the cases that did not pass there."""
-    return [
-        {
-            "expression": text_of(gate.get("expression")),
-            "where": f"{text_of(gate.get('eval'))}::{text_of(gate.get('test'))} on {text_of(gate.get('engine'))}",
-            "value": when_finite(gate.get("value")),
-            "reason": one_line(text_of(gate.get("reason")), 600),
-            "link": cases_link(eval=text_of(gate.get("eval")), engine=text_of(gate.get("engine")), sort="outcome"),
-        }
-        for gate in entries_of(tables.run.get("gates"))
-        if gate_state(gate) == "failed"
-    ]
-
-
-def weak_slices(tables: RunTables) -> list[Data]:
-    """Return the slices (cases of one tag) whose whole interval lies below the mean of all cases, the farthest behind first.
-
-    Looked at are the scores with a gate, for a test without any the first one; those that are better when lower are turned round.
-    """
-    if not tables.row_tags:
-        return []
-    ways = _ways(tables)
-    slices: list[tuple[float, Data]] = []
-    for (eval_name, test, engine, tag, value, metric), score in tables.tag_scores.items():
-        way = ways.get((eval_name, test, metric), 0)
-        mean = tables.scores[eval_name, test, engine, metric].mean
-        worst = when_finite(score.high if way > 0 else score.low)
-        if not way or worst is None or score.n < _FEW:
-            continue
-        behind = (mean - score.mean) * way
-        if behind >= _LEAST_DROP and (mean - worst) * way > 0:
-            text = f"{number_text(score.mean)} on {plural(score.n, 'case')}, {number_text(mean)} over all"
-            link = cases_link(eval=eval_name, engine=engine, **{f"tag.{tag}": value})
-            slices.append(
-                (behind, {"tag": tag, "value": value, "metric": metric, "where": f"{eval_name} on {engine}", "text": text, "link": link})
-            )
-    slices.sort(key=lambda entry: -entry[0])
-    return [entry for _, entry in slices[:NUM_SLICES]]
-
-
-def _ways(tables: RunTables) -> dict[tuple[str, str, str], int]:
-    """Return, by eval, test and metric, whether more is better (1) or less (-1), for the metrics that count."""
-    ways: dict[tuple[str, str, str], int] = {}
-    for gate in entries_of(tables.run.get("gates")):
-        expression = text_of(gate.get("expression"))
-        key = (text_of(gate.get("eval")), text_of(gate.get("test")), text_of(gate.get("metric")))
-        if ">" in expression or "<" in expression:
-            ways.setdefault(key, 1 if ">" in expression else -1)
-    gated = {key[:2] for key in ways}
-    for eval_name, test in tests_of(tables.counts):
-        first = next((name for name in tables.metrics(eval_name, test) if not name.startswith("num_")), None)
-        if (eval_name, test) not in gated and first is not None:
-            ways[eval_name, test, first] = 1
-    return ways
-
-
-def weak_lines(tables: RunTables) -> list[Data]:
-    """Return the lines of tables that evals gave, such as a category's, whose F1 or accuracy lies far below that table's median."""
-    weak: list[tuple[float, Data]] = []
-    for (eval_name, _, title), engines in tables_by_title(tables).items():
-        for engine, lines in engines.items():
-            columns = list(dict.fromkeys(name for line in lines for name in line))
-            column = next((name for name in columns[1:] if name.casefold().endswith(("f1", "accuracy")) and "mean" not in name), None)
-            values = {
-                text_of(line.get(columns[0])): value for line in lines if column and (value := when_finite(line.get(column))) is not None
-            }
-            if len(values) < _FEW:
-                continue
-            middle = median(values.values())
-            for name, value in values.items():
-                if value < middle - _LINE_DROP:
-                    text = f"{number_text(value)}, the median of {len(values)} is {number_text(middle)}"
-                    where, link = f"{eval_name} on {engine}", cases_link(eval=eval_name, engine=engine, q=name)
-                    weak.append(
-                        (middle - value, {"name": name, "column": column, "text": text, "title": title, "where": where, "link": link})
-                    )
-    weak.sort(key=lambda entry: -entry[0])
-    return [entry for _, entry in weak[:NUM_LINES]]
-
-
-def problem_lines(tables: RunTables) -> Iterator[Mapping[str, Any]]:
-    """Yield the reasons of what did not pass, the worst outcomes and the most frequent first."""
-    groups = sorted(tables.problems.values(), key=lambda group: (_ORDER.index(group.outcome), -group.count))
-    for group in groups[:NUM_PROBLEMS]:
-        yield {"of": group, "link": cases_link(problem=str(group.number))}

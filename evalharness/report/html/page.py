@@ -13,12 +13,15 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, TextIO
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from evalharness.report.text import markdown_cell, number_text, one_line, plural, visible_text
+from evalharness.report.html.compiled_templates import CompiledTemplates
+from evalharness.report.html.site import page_links
+from evalharness.report.text import figure_text, markdown_cell, number_text, one_line, plural, visible_text
 
 
 def percent(share: float) -> str:
@@ -26,7 +29,9 @@ def percent(share: float) -> str:
     return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
 
 
-_FILTERS: Mapping[str, Callable[..., str]] = {"number": number_text, "percent": percent, "plural": plural, "short": one_line}
+_FILTERS: Mapping[str, Callable[..., str]] = {
+    "number": number_text, "figure": figure_text, "percent": percent, "plural": plural, "short": one_line,
+}  # fmt: skip
 
 
 _PACKAGE = "evalharness.report.html"
@@ -36,13 +41,14 @@ def write_page(
     file: TextIO,
     template: str,
     *,
+    path: Path,
     title: str,
     scripts: Sequence[str] = (),
     styles: Sequence[str] = (),
     blocks: Iterable[str] = (),
     **context: Any,
 ) -> None:
-    """Write the page of `templates/<template>`, which extends base.html.j2 and shows what `context` names.
+    """Write the page of `templates/<template>`, which extends base.html.j2 and shows what `context` names; it will lie at `path`.
 
     `scripts` and `styles` are files of `static/` that come after base.js and base.css; `blocks` are those below,
     each written as it comes. Every text of `context` is escaped, whatever it is.
@@ -54,7 +60,7 @@ def write_page(
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    file.writelines(render(template, title=title, style=Markup(style), policy=Markup(policy), **context))
+    file.writelines(render(template, title=title, links=page_links(path), style=Markup(style), policy=Markup(policy), **context))
     for block in blocks:
         file.write(block)
     file.write(f"<script>{script}</script>\n</body>\n</html>\n")
@@ -83,7 +89,13 @@ def _joined(names: tuple[str, ...]) -> str:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader(_PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+        bytecode_cache=CompiledTemplates(),
     )
     environment.filters.update(_FILTERS)
     return environment
@@ -99,6 +111,7 @@ def _markdown_environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else markdown_cell(value),
+        bytecode_cache=CompiledTemplates(),
     )
     environment.filters.update(_FILTERS, cell=lambda text, max_chars: Markup(markdown_cell(text, max_chars)))
     return environment

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
 from evalharness.report.findings import findings
-from evalharness.report.html import overview
+from evalharness.report.html import broke, overview
 from evalharness.report.html.cases import PageRows, case_columns, page_ranges
 from evalharness.report.html.page import json_block, write_page
 from evalharness.report.html.pictures import PictureFile
+from evalharness.report.html.run_before import RunBefore, run_before
 from evalharness.report.markdown import SECRET, option_lines, rerun_command, run_facts
 from evalharness.report.tables import RunTables
 from evalharness.report.text import duration_text, when_finite
+from evalharness.report.worst import goals, worst_first
 from evalharness.report.writing import report_file
 from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, items_of, mapping, text_of
 
@@ -69,10 +71,11 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
     Raises `RecordError` when the rows cannot be read or a page cannot be written.
     """
     ranges = page_ranges(tables.run_dir)
-    context = _context(tables)
+    paths = {name: tables.run_dir / name for name in map(page_name, range(1, len(ranges) + 1))}
+    order, before = worst_first(tables), run_before(tables)
+    context = _context(tables, order, dict(zip(paths, ranges, strict=True)))
     title = f"{context['run_id']} · evalharness"
     counts = [dict(Counter(tables.outcomes[rows.start : rows.stop])) for rows in ranges]
-    paths = {name: tables.run_dir / name for name in map(page_name, range(1, len(ranges) + 1))}
     copies: dict[PictureFile, bytes | None] = {}
     for number, (path, rows) in enumerate(zip(paths.values(), ranges, strict=True), start=1):
         page = PageRows(tables.run_dir, rows, copies=copies)
@@ -80,10 +83,11 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
             write_page(
                 file,
                 "report.html.j2",
+                path=path,
                 title=title,
                 styles=("report.css",),
-                scripts=("report.js",),
-                blocks=_blocks(tables, page),
+                scripts=("rows.js", "aligned.js", "transcript.js", "photos.js", "case.js", "report.js"),
+                blocks=_blocks(tables, page, order, before),
                 number=number,
                 pages=list(zip(paths, ranges, counts, strict=True)),
                 **context,
@@ -94,28 +98,32 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
     return paths
 
 
-def _blocks(tables: RunTables, page: PageRows) -> Iterator[str]:
+def _blocks(tables: RunTables, page: PageRows, order: Sequence[int], before: RunBefore | None) -> Iterator[str]:
     yield from page.blocks()
-    yield json_block("cases-index", case_columns(tables, page))
+    yield json_block("cases-index", case_columns(tables, page, order))
+    yield json_block("goals", [[*key, *goal] for key, goal in goals(tables).items()])
+    yield json_block("run-before", before.on_page(tables, page.rows) if before else None)
     yield json_block("rerun", rerun_commands(tables.run))
     yield json_block("pictures-missing", page.num_missing)
 
 
-def _context(tables: RunTables) -> dict[str, Any]:
-    run = tables.run
+def _context(tables: RunTables, order: Sequence[int], pages: Mapping[str, range]) -> dict[str, Any]:
+    run, aims = tables.run, goals(tables)
     chosen, default = option_lines(run)
     return {
         "run_id": text_of(run.get("run_id")) or tables.run_dir.name,
         "verdict": overview.verdict_of(tables),
         "facts": _headline_facts(tables),
         "outcomes": overview.outcome_counts(tables),
+        "words": overview.words(tables),
         "cards": overview.score_cards(tables),
-        "failed_gates": overview.failed_gates(tables),
+        "failed_gates": broke.failed_gates(tables, aims),
+        "worst": broke.worst_cases(tables, order, aims, pages),
         "remarks": findings(tables, capitals=True),
-        "weak_lines": overview.weak_lines(tables),
-        "weak_slices": overview.weak_slices(tables),
-        "problems": list(overview.problem_lines(tables)),
-        "breakdowns": overview.breakdowns(tables),
+        "weak": [*broke.weak_lines(tables), *broke.weak_slices(tables, aims)],
+        "problems": (problems := list(broke.problem_lines(tables))),
+        "top_problems": broke.most_frequent(problems),
+        "breakdowns": overview.breakdowns(tables, aims),
         "given_tables": overview.given_tables(tables),
         "run_facts": list(run_facts(run)),
         "engines": [_engine(entry) for entry in entries_of(run.get("engines"))],

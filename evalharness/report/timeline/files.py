@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.analysis.comparison.timeline import Curve, Timeline, read_tracks, timeline_of
+from evalharness.report.columns import fit
 from evalharness.report.csv import write_csv
 from evalharness.report.html.page import render
-from evalharness.report.terminal import fit, table_lines, wrapped
+from evalharness.report.html.site import renew_links
+from evalharness.report.terminal import table_lines, wrapped
 from evalharness.report.text import number_text, one_line, terminal_text
 from evalharness.report.timeline.page import best_note, category_curves, falls, main_curves, point_name, write_timeline_page
 from evalharness.report.writing import make_folder, report_file
@@ -74,6 +76,7 @@ def write_timelines(timelines: Sequence[Timeline], notes: list[str], folder: Pat
     several = [timeline for timeline in timelines if len(timeline.track.points) > 1]
     for number, timeline in enumerate(several[:MAX_PICTURES], start=1):
         paths.append(write_picture(timeline, folder / ("timeline.svg" if number == 1 else f"timeline-{number}.svg")))
+    renew_links(folder)
     return paths
 
 

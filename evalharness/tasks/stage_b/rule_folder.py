@@ -120,7 +120,7 @@ class SearchFolder:
             if stat.S_ISREG(os.fstat(file).st_mode):
                 return os.fdopen(file, "r+b", buffering=0)
             os.close(file)
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         except OSError as error:
             problem = "it is a link" if error.errno == errno.ELOOP else error.strerror or error
             raise RecordError(f"{path} cannot be written: {problem}; {_ELSEWHERE}") from error

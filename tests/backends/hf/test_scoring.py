@@ -282,6 +282,15 @@ def test_the_loops_of_the_docs_run_and_their_loss_falls(hf_text_checkpoint, head
             values[name].close()
 
 
+def test_the_calls_of_the_docs_give_what_they_say(tiny_vlm_checkpoint):
+    values: dict[str, Any] = {"CHECKPOINT": str(tiny_vlm_checkpoint)}
+    for heading in ("Asking an engine", "What the numbers mean", "In evals"):
+        exec(compile(code_blocks(heading), "docs/scoring.md", "exec"), values)
+    assert values["scores"].kind == "processed"
+    assert values["scores"].entropies.shape == values["scores"].values.shape
+    values["engine"].close()
+
+
 def test_options_that_depend_on_generated_text_are_refused(engine):
     request = [ScoringRequest([5], [6])]
     with pytest.raises(UnsupportedOption, match="cannot be scored after penalties"):

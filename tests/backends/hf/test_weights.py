@@ -154,7 +154,7 @@ def test_weights_may_be_named_as_the_hub_names_them(
             "is not an adapter: it has no adapter_config.json",
             id="no adapter",
         ),
-        pytest.param(lambda e, m: e.weights.unload_adapter(), CapabilityError, "there is no adapter to take off", id="nothing to take off"),
+        pytest.param(lambda e, m: e.weights.unload_adapter(), CapabilityError, "there is no adapter to remove", id="nothing to take off"),
     ],
 )
 def test_what_is_refused_leaves_weights_and_version_as_they_were(
@@ -356,7 +356,9 @@ def test_an_adapter_of_peft_is_taken_as_peft_has_it(engine: Engine, made: Made) 
     ("change", "message"),
     [
         pytest.param(lambda t, s: (t, None), "do not say how they are scaled; give adapter_config", id="no settings"),
-        pytest.param(lambda t, s: (t, {**s, "r": 4}), "the tensors are no adapter of the loaded model: .* has rank 2", id="another rank"),
+        pytest.param(
+            lambda t, s: (t, {**s, "r": 4}), "the tensors do not form an adapter of the loaded model: .* has rank 2", id="another rank"
+        ),
         pytest.param(lambda t, s: (t, {**s, "use_dora": True}), "use_dora set, which is more than plain LoRA", id="more than LoRA"),
         pytest.param(
             lambda t, s: ({**t, "model.layers.9.mlp.up_proj.lora_A.weight": t[min(t)]}, s),

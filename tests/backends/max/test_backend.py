@@ -44,7 +44,9 @@ def test_neighbouring_seeds_share_no_numbers() -> None:
 
 def test_without_max_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDependency, match=r"needs Modular's MAX, which is not installed here; pip install 'evalharness\[max\]'"):
+    with pytest.raises(
+        MissingDependency, match=r"needs Modular's MAX, which is not installed here; in an env.*: pip install -e '.*\[max\]'$"
+    ):
         build(tmp_path)
 
 

@@ -50,7 +50,7 @@ def test_addresses(flavour: str, given: str | None, url: str) -> None:
     ("flavour", "given", "match"),
     [
         ("vlm", None, r"server 'vlm' is unknown; did you mean 'vllm'\? Known: vllm, sglang, trtllm, mlx, max, openai"),
-        ("openai", None, "has no port of its own; give its address with --base-url"),
+        ("openai", None, "has no default port; give its address with --base-url"),
         ("vllm", "h:8000", "is not an address"),
         ("vllm", "http://me:secret@h", "put the key into EVALHARNESS_API_KEY"),
         ("vllm", "htp://me:secret@h", "is not an address"),

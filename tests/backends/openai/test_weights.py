@@ -331,7 +331,7 @@ def test_an_adapter_is_taken_off_once(opened: Opened) -> None:
     engine = opened.engine(opened.server("vllm"), HELPS)
     assert engine.weights.unload_adapter().weight_version == "1"
     assert answer(engine) == "base"
-    with pytest.raises(CapabilityError, match="there is no adapter to take off"):
+    with pytest.raises(CapabilityError, match="there is no adapter to remove"):
         engine.weights.unload_adapter()
 
 

@@ -163,7 +163,7 @@ class TestTrackers:
         assert {path.name for path in tmp_path.iterdir()} == {"run", "tb"}
 
     def test_mlflow_has_metrics_by_step_parameters_and_reports(self, run: Path, tmp_path: Path) -> None:
-        mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'evalharness[mlflow]'")
+        mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: pip install -e '.[mlflow]'")
         assert main(["export", str(run), "--format", "mlflow", "--out", str(tmp_path / "ml"), "--project", "p"]) == 0
         client = mlflow.MlflowClient(tracking_uri=(tmp_path / "ml").as_uri())
         [found] = client.search_runs([client.get_experiment_by_name("p").experiment_id])
@@ -173,7 +173,7 @@ class TestTrackers:
         assert {"report.md", "run.json", "step-200"} <= {entry.path for entry in client.list_artifacts(found.info.run_id)}
 
     def test_wandb_keeps_an_offline_run(self, run: Path, tmp_path: Path, printed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("wandb", reason="wandb is not installed: pip install 'evalharness[wandb]'")
+        pytest.importorskip("wandb", reason="wandb is not installed: pip install -e '.[wandb]'")
         for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
             monkeypatch.setenv(name, str(tmp_path / "home"))
         folder = Path(printed("export", run, "--format", "wandb", "--out", tmp_path / "wb", "--project", "p").strip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,35 +13,39 @@ from evalharness.cli import main
 from evalharness.cli.commands.init import STARTERS
 from tests.cli.conftest import Command
 from tests.processes import python
-from tests.pytest_plugin.project import environment
+from tests.pytest_plugin.project import Project, environment
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_a_new_project_runs_at_once_and_shows_one_miss(starter: str, tmp_path: Path) -> None:
+    project = Project(tmp_path / "my evals")
+    (project.root / "pytest.ini").unlink()
+    code, printed = project.evalharness("init", "--template", starter)
+    assert code == 0, printed
+    *written, _, last = printed.splitlines()
+    assert written == sorted(path.relative_to(project.root).as_posix() for path in project.root.rglob("*") if path.is_file())
+    assert last == "now run: pytest evals"
+
+    run = project.run("evals", backend=None)
+    assert run.exit_code == 0, run.output
+    assert {row["case_id"]: row["outcome"] for row in run.rows if row["outcome"] != "pass"} == {STARTERS[starter].case_id: "miss"}
+    assert "length cap" not in run.output
+    page = (project.root / "README.md").read_text("utf-8")
+    assert "`report.html`" in page
+    assert re.findall(r"@[A-Z]+@", page) == []
+    for name in re.findall(r"^\| `([^`*]+)`", page, re.MULTILINE):
+        assert (project.root / name).is_file(), name
+    code, printed = project.evalharness("show", "latest", STARTERS[starter].case_id)
+    assert code == 0, printed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("starter", STARTERS)
-def test_a_new_project_runs_at_once_and_passes_its_gates(
-    starter: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "my evals"
-    assert main(["init", str(folder), "--template", starter]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert {line for line in printed if line.startswith("/")} == {str(path) for path in folder.rglob("*") if path.is_file()}
-    assert printed[-1] == f"now run: cd '{folder}' && pytest evals"
+def test_the_commands_of_the_readme_run_as_typed(tmp_path: Path) -> None:
     env = {name: value for name, value in environment().items() if name != "PYTEST_DISABLE_PLUGIN_AUTOLOAD"}
-    code, output = python("-m", "pytest", "evals", cwd=folder, env=env)
+    code, output = python("-m", "evalharness", "init", "my evals", cwd=tmp_path, env=env)
+    assert (code, output.splitlines()[-1]) == (0, "now run: cd 'my evals' && pytest evals")
+    code, output = python("-m", "pytest", "evals", cwd=tmp_path / "my evals", env=env)
     assert code == 0, output
-    [report] = (folder / "reports").glob("*/report.md")
-    rows = [json.loads(line) for line in (report.parent / "samples.jsonl").read_text().splitlines()]
-    assert {row["outcome"] for row in rows} == {"pass"}
-    monkeypatch.chdir(folder)
-    assert main(["show", "latest", rows[0]["case_id"]]) == 0
-
-
-def test_all_files_are_those_of_the_starter_without_their_suffix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["init"]) == 0
-    names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert names == {"pyproject.toml", ".gitignore", "README.md", "answers.jsonl", "data/capitals.jsonl", "evals/test_capitals.py"}
-    assert not any("@" in (tmp_path / name).read_text("utf-8").replace("@pytest.mark", "") for name in names)
 
 
 def test_a_checkpoint_is_written_into_the_settings(
@@ -54,7 +59,7 @@ def test_a_checkpoint_is_written_into_the_settings(
 
 def test_nothing_is_overwritten_and_then_nothing_is_written(tmp_path: Path, refused: Command) -> None:
     (tmp_path / "README.md").write_text("mine")
-    assert f"{tmp_path / 'README.md'} exists already, and nothing is overwritten" in refused("init", tmp_path)
+    assert f"{tmp_path / 'README.md'} exists already; nothing is overwritten" in refused("init", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
     assert (tmp_path / "README.md").read_text() == "mine"
 

@@ -76,7 +76,7 @@ def markdown(comparison: Comparison) -> str:
 
 class TestWording:
     def test_the_conclusion_names_what_fell_and_where(self, fallen: Comparison, tmp_path: Path) -> None:
-        assert conclusion(fallen).startswith("REGRESSED: f1; REGRESSED in 1 slice: kind first; no")
+        assert conclusion(fallen).startswith("REGRESSED: 1 metric (f1 1.000 → 0.661), 1 slice (kind first); no")
         assert conclusion(compared(tmp_path, cases([1.0] * 5), cases([1.0] * 5))) == "not enough data in 4 metrics"
         assert conclusion(compared(tmp_path, cases([1.0] * 99), cases([1.0] * 99))) == "no difference shown in 4 metrics"
 
@@ -114,7 +114,7 @@ class TestTerminal:
         assert "REGRESSED kind first: f1 1.000 → 0.000 (n=20)" in shown
         assert "20 cases changed: 20 worse (1 newly failing, 0 newly passing)" in shown
         assert "candidate  gone" in shown
-        assert shown.splitlines()[-1].startswith("REGRESSED: f1; REGRESSED in 1 slice")
+        assert shown.splitlines()[-1].startswith("REGRESSED: 1 metric (f1 1.000 → 0.661), 1 slice")
 
     @pytest.mark.parametrize("columns", [1, 60, 80, 120, 300])
     def test_no_line_is_wider_than_the_terminal_and_the_verdict_is_never_cut(self, fallen: Comparison, columns: int) -> None:
@@ -131,7 +131,7 @@ class TestTerminal:
 class TestMarkdown:
     def test_it_holds_table_slices_and_cases(self, fallen: Comparison) -> None:
         shown = markdown(fallen)
-        assert shown.startswith("# Comparison\n\n## cand (hf:tiny) against base (hf:tiny)\n\n**REGRESSED: f1; ")
+        assert shown.startswith("# Comparison\n\n## cand (hf:tiny) against base (hf:tiny)\n\n**REGRESSED: 1 metric (f1 ")
         html = MarkdownIt("commonmark").enable("table").render(shown)
         assert html.count("<table>") == 3
         assert "<strong>REGRESSED</strong>" in html

@@ -26,7 +26,7 @@ FORGOTTEN = "地排处接地螺丝"
 
 def written(*comparisons: Comparison) -> str:
     file = io.StringIO()
-    write_compare_page(comparisons, file)
+    write_compare_page(comparisons, file, Path("compare.html"))
     return file.getvalue()
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import fcntl
+import html
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from evalharness.report.findings import verdict
 from evalharness.report.html import index_page
 from evalharness.report.html.index_page import CACHE, run_entries, write_index
+from evalharness.report.tables import load_tables
 from evalharness.runs.files import RunLock
 from tests.analysis.comparison.runs import ENGINE
 from tests.report.hostile import HOSTILE_TEXTS
@@ -46,7 +50,7 @@ def test_runs_stand_newest_first_with_verdict_scores_and_links(tmp_path: Path) -
         (newest / name).touch()
     page = text(tmp_path)
     assert page.index('href="new/report.html"') < page.index(">old<")
-    assert "1 of 1 gate failed" in page
+    assert "The gate failed" in page
     assert "stage_a: valid 0.500" in page
     assert re.findall(r'<a href="(new/[^"]+)">(\w+)</a>', page)[1:] == [
         ("new/report.html", "report"), ("new/compare.html", "compare"), ("new/timeline.html", "timeline"),
@@ -61,7 +65,41 @@ def test_skipped_gates_are_named_and_scores_have_a_small_curve_oldest_first(tmp_
     (points,) = re.findall(r'<polyline class="curve" points="([^"]+)"', text(tmp_path))
     assert points == "4.0,36.0 80.0,20.0 156.0,4.0"
     run(tmp_path / "run", gates=[{**gate(), "passed": None, "asked": False}])
-    assert "1 gate skipped" in text(tmp_path)
+    assert "1 gate skipped, as no baseline was given" in text(tmp_path)
+
+
+def test_gates_are_counted_as_in_the_report(tmp_path: Path) -> None:
+    skipped = {**gate(), "passed": None, "asked": False}
+    folder = run(tmp_path / "run", gates=[gate(), gate(False), gate(False), skipped])
+    first, second = verdict(load_tables(folder))[1].split("; ")[:2]
+    assert first == "2 of 3 gates failed"
+    page = text(tmp_path)
+    assert f"> {first}<" in page
+    assert f">{second}<" in page
+
+
+def test_comparisons_are_suggested_of_checkpoints_and_of_runs_of_the_same_evals(tmp_path: Path) -> None:
+    reports = tmp_path / "my reports"
+    early, final = ({**ENGINE, "id": f"hf:{name}"} for name in ("early", "final"))
+    run(reports / "a", day=1)
+    assert "Suggested" not in text(reports)
+    run(reports / "other", day=2, evals=[{"name": "b", "num_cases": 1}])
+    run(reports / "c", day=3, engines=[early, final])
+    run(reports / "killed", day=4, finished_at=None)
+    page = text(reports)
+    commands = re.findall(r"<code>(evalharness[^<]+)</code>", page)
+    assert list(map(shlex.split, map(html.unescape, commands))) == [
+        ["evalharness", "compare", "my reports/c:hf:early", "my reports/c:hf:final"],
+        ["evalharness", "compare", "my reports/a", "my reports/c:hf:final"],
+    ]
+    assert re.findall(r'type="checkbox" aria-label="Compare (\w+)"', page) == ["killed", "c", "other", "a"]
+
+
+def test_gates_on_slices_and_intervals_are_no_scores_of_a_run(tmp_path: Path) -> None:
+    run(tmp_path / "run", gates=[gate(value=0.1, tag="site"), gate(value=0.2, end="low"), gate(value=0.5)])
+    page = text(tmp_path)
+    assert "valid 0.500" in page
+    assert "valid 0.1" not in page
 
 
 @pytest.mark.parametrize(

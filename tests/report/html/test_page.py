@@ -8,6 +8,7 @@ import io
 import json
 import re
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -17,7 +18,7 @@ from evalharness.report.html.page import json_block, packed_block, text_block, w
 
 def _page(**context):
     file = io.StringIO()
-    write_page(file, "base.html.j2", **{"title": "A run", **context})
+    write_page(file, "base.html.j2", path=Path("page.html"), **{"title": "A run", **context})
     return file.getvalue()
 
 

@@ -21,7 +21,7 @@ def _page(run_dir):
 
 
 def test_the_same_run_gives_the_same_page_and_surplus_pages_are_removed(tmp_path):
-    pages = {_page(write_run(tmp_path / name, rows(3), gates=[gate()])) for name in ("one", "two")}
+    pages = {_page(write_run(tmp_path / name / "run", rows(3), gates=[gate()])) for name in ("one", "two")}
     assert len(pages) == 1
     write_run(tmp_path, rows(2))
     for name in ("report-2.html", "report-17.html", "report-1.html", "report-final.html"):

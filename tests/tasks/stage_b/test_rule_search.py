@@ -267,8 +267,8 @@ def _link(path: Path) -> None:
 
 
 DAMAGED: dict[str, tuple[str, str | Callable[[Path], None], str]] = {
-    "pipe of answers": (ANSWERS, _pipe, "answers.jsonl cannot be written: it is no regular file; choose another folder"),
-    "pipe of rules": ("guidance.json", _pipe, "guidance.json cannot be written: .* no regular file"),
+    "pipe of answers": (ANSWERS, _pipe, "answers.jsonl cannot be written: it is not a regular file; choose another folder"),
+    "pipe of rules": ("guidance.json", _pipe, "guidance.json cannot be written: .* not a regular file"),
     "link": (ANSWERS, _link, "answers.jsonl cannot be written: it is a link; choose another folder"),
     "no answer": (ANSWERS, "[]\n", "answers.jsonl:1 is not an answer"),
     "null": (CANDIDATES, "null\n", f"{CANDIDATES}:1 is not a row of a search"),

@@ -129,12 +129,15 @@ function shellQuoted(text) {
 
 // ---- differences ----
 
+// Words as their language has them; where the browser cannot tell, runs of letters, and Han characters one by one.
+const WORDS = globalThis.Intl?.Segmenter ? new Intl.Segmenter("zh", { granularity: "word" }) : null;
 const TOKENS = /\p{Script=Han}|[\p{L}\p{N}_]+|\s+|[^]/gu;
+const wordsOf = (text) => (WORDS ? Array.from(WORDS.segment(text), ({ segment }) => segment) : text.match(TOKENS) ?? []);
 const MOST_STEPS = 800;
 
 /** Return [kind, text] pieces, kind "same", "removed" (only in `before`) or "added" (only in `after`). */
 function diff(before, after) {
-  const a = before.match(TOKENS) ?? [], b = after.match(TOKENS) ?? [];
+  const a = wordsOf(before), b = wordsOf(after);
   let start = 0;
   while (start < a.length && start < b.length && a[start] === b[start]) start += 1;
   let end = 0;
@@ -260,10 +263,36 @@ function compareCells(a, b) {
   return a.localeCompare(b, "en", { numeric: true });
 }
 
+/**
+ * Give each cell the name of its column, for phones, on which a row becomes a card (base.css), and roles, which `display` would take away.
+ * Cells that span rows stand first, so columns are counted from the last.
+ */
+function makeStackable(table) {
+  const names = $$("thead th", table).map((header) => header.textContent.trim());
+  if (!names.length || !table.tBodies.length) return;
+  table.classList.add("stacked");
+  const roles = [[[table], "table"], [$$("thead, tbody", table), "rowgroup"], [table.rows, "row"], [$$("thead th", table), "columnheader"]];
+  for (const [elements, role] of roles) for (const element of elements) element.setAttribute("role", role);
+  for (const row of table.tBodies[0].rows) {
+    [...row.cells].forEach((cell, place) => {
+      cell.setAttribute("role", cell.tagName === "TH" ? "rowheader" : "cell");
+      if (cell.tagName === "TD") cell.dataset.label = names[names.length - row.cells.length + place] ?? "";
+    });
+  }
+}
+
+/** Let the keyboard scroll what is wider than its place. */
+const overflowing = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    if (target.scrollWidth > target.clientWidth + 1) target.setAttribute("tabindex", "0");
+    else target.removeAttribute("tabindex");
+  }
+});
+
 function makeSortable(table) {
   const headers = $$("thead th", table);
   headers.forEach((header, column) => {
-    if (!header.textContent.trim() || header.classList.contains("bar-cell")) return;
+    if (!header.textContent.trim() || header.matches(".bar-cell, .plain")) return;
     const button = el("button", { type: "button", class: "sort" }, ...header.childNodes);
     header.append(button);
     button.addEventListener("click", () => {
@@ -308,4 +337,6 @@ document.addEventListener("click", (event) => {
   if (button) copyText(button.dataset.copy || button.parentElement.querySelector("code").textContent);
 });
 startTheme();
+$$(".scroll > table").forEach(makeStackable);
+$$(".scroll").forEach((box) => overflowing.observe(box));
 $$("table.sortable").forEach(makeSortable);

@@ -39,7 +39,7 @@ async function applyFilters() {
   const details = find ? await allDetails() : null;
   const has = (entry, place) =>
     (!comparison || entry.comparison === Number(comparison)) &&
-    (!way || (way === "flipped" ? entry.flipped : entry.way === way)) &&
+    (!way || entry.way === way || (entry.flipped && way === (entry.outcomes[0] === "pass" ? "failing" : "passing"))) &&
     (!test || `${entry.eval} · ${entry.test}` === test) &&
     (!category || entry.categories.includes(category)) &&
     (!tag || Object.entries(entry.tags).some(([name, value]) => `${name}: ${value}` === tag)) &&
@@ -143,6 +143,14 @@ function move(step) {
   if (place >= 0 && place < view.fitting.length) choose(view.fitting[place]);
 }
 
+/** Show the case that the page's address names. */
+async function openLinked() {
+  const linked = /^#case=(\d+)$/.exec(location.hash);
+  if (!linked || Number(linked[1]) >= DATA.cases.length) return;
+  await choose(Number(linked[1]));
+  $("#cases").scrollIntoView();
+}
+
 async function startCases() {
   fill("f-test", DATA.cases.map((entry) => `${entry.eval} · ${entry.test}`));
   fill("f-category", DATA.cases.flatMap(({ categories }) => categories));
@@ -150,12 +158,16 @@ async function startCases() {
   for (const id of ["f-comparison", "f-way", "f-test", "f-category", "f-tag"]) document.getElementById(id)?.addEventListener("change", applyFilters);
   let waiting;
   $("#f-find").addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(applyFilters, 150); });
-  const linked = /^#case=(\d+)$/.exec(location.hash);
-  await applyFilters();
-  if (linked && Number(linked[1]) < DATA.cases.length) {
-    await choose(Number(linked[1]));
-    $("#cases").scrollIntoView();
+  for (const link of $$("[data-way]")) {
+    link.addEventListener("click", () => {
+      $("#f-way").value = link.dataset.way;
+      if ($("#f-comparison")) $("#f-comparison").value = link.dataset.comparison;
+      applyFilters();
+    });
   }
+  await applyFilters();
+  await openLinked();
+  addEventListener("hashchange", openLinked);
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, select, textarea")) return;
     const inList = event.target.closest?.("#case-list");

@@ -1,0 +1,78 @@
+"""Gates on slices: `metric[tag=value] >= number` over the cases with this value of a tag, `metric[tag=*]` over those of each value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from evalharness.analysis.gates import EACH, Gate, RegressionGate, evaluate_gate
+from evalharness.api.checks import excerpt, first_names
+from evalharness.api.errors import ConfigError, did_you_mean
+from evalharness.runs.schema import GateVerdict, Row, SliceVerdict, mapping, text_of
+
+MAX_SLICES = 20
+"""Failed slices that a verdict lists; the others are counted."""
+_NUM_NAMED = 5
+
+
+def refuse_unknown_slices(gates: Iterable[Gate | RegressionGate], tags: Iterable[Mapping[str, str]], *, are_all: bool) -> None:
+    """Raise `ConfigError` for a gate on a tag that no case has, or, where `are_all` cases of the eval are there, on a value."""
+    sliced = [gate for gate in gates if isinstance(gate, Gate) and gate.tag]
+    if not sliced:
+        return
+    values: dict[str, dict[str, None]] = {}
+    for case_tags in tags:
+        for tag, value in case_tags.items():
+            values.setdefault(text_of(tag), {})[text_of(value)] = None
+    for gate in sliced:
+        if gate.tag not in values:
+            known = f"tags here are: {first_names(list(values), 10)}" if values else "no case has any"
+            raise ConfigError(f"gate {gate.expression!r}: no case has the tag {gate.tag!r}{did_you_mean(gate.tag, values) or ';'} {known}")
+        if are_all and gate.value != EACH and gate.value not in values[gate.tag]:
+            known = first_names(list(values[gate.tag]), 10)
+            meant = did_you_mean(gate.value, values[gate.tag]) or ";"
+            raise ConfigError(f"gate {gate.expression!r}: no case has {gate.tag}={gate.value}{meant} its values here are: {known}")
+
+
+def judge_gate(
+    gate: Gate, rows: Sequence[Row], aggregates: Mapping[str, float], *, incomplete: str | None, test_rows: Sequence[Row]
+) -> GateVerdict:
+    """Return the verdict of a gate, on a slice or not; see `evaluate_gate`."""
+    if not gate.tag:
+        return evaluate_gate(gate, rows, aggregates, incomplete=incomplete, test_rows=test_rows)
+    slices: dict[str, list[Row]] = {}
+    for row in rows:
+        tags = mapping(row.get("tags"))
+        if gate.tag in tags and gate.value in (EACH, text_of(tags[gate.tag])):
+            slices.setdefault(text_of(tags[gate.tag]), []).append(row)
+    if not slices:
+        whole = evaluate_gate(gate, rows, {}, incomplete=incomplete, test_rows=test_rows)
+        what = gate.tag if gate.value == EACH else f"{gate.tag}={gate.value}"
+        return {**whole, "value": None, "n": 0, "passed": False, "reason": f"no case of this run has {what}"}
+    parts = {value: evaluate_gate(gate, part, {}, incomplete=incomplete, test_rows=test_rows) for value, part in slices.items()}
+    if gate.metric in aggregates and not any(verdict["value"] is not None for verdict in parts.values()):
+        parts = {value: {**verdict, "reason": f"{gate.metric} is an aggregate over all cases, which slices have none of"}
+                 for value, verdict in parts.items()}  # fmt: skip
+    return _together(gate, parts)
+
+
+def _together(gate: Gate, parts: Mapping[str, GateVerdict]) -> GateVerdict:
+    """Return one verdict of those of slices: value and threshold are those of the worst."""
+    sign = -1 if gate.comparison in ("<", "<=") else 1
+
+    def badness(value: str) -> tuple[bool, bool, float]:
+        number = parts[value]["value"]
+        distance = 0.0 if number is None else abs(number - gate.threshold) if gate.comparison == "==" else -sign * number
+        return parts[value]["passed"] is True, number is not None, -distance
+
+    order = sorted(parts, key=badness)
+    failed = [value for value in order if not parts[value]["passed"]]
+    worst = parts[order[0]]
+    reason = worst["reason"]
+    if gate.value == EACH and failed:
+        named = [f"{excerpt(value, 60)} {parts[value]['reason']} (n={parts[value]['n']})" for value in failed[:_NUM_NAMED]]
+        more = f"; and {len(failed) - _NUM_NAMED} more" if len(failed) > _NUM_NAMED else ""
+        reason = f"{len(failed)} of {len(parts)} values of {gate.tag}: {'; '.join(named)}{more}"
+    slices: list[SliceVerdict] = [
+        {"value": value, "measured": parts[value]["value"], "n": parts[value]["n"]} for value in failed[:MAX_SLICES]
+    ]
+    return {**worst, "reason": reason, "tag": gate.tag, "failed_slices": slices}
