@@ -7,7 +7,7 @@ a difference. Without --baseline it is skipped. Knows nothing about pytest; load
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from evalharness.analysis.gates import Gate, RegressionGate, parse_gate
+from evalharness.analysis.reasons import normalised
 from evalharness.analysis.slice_gates import judge_gate
-from evalharness.api.checks import first_names
+from evalharness.api.checks import excerpt, first_names
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.runs.partial import parts_of_evals
 from evalharness.runs.run_file import LATEST, find_latest, is_latest, read_run
-from evalharness.runs.samples import count_outcomes, eval_entries
+from evalharness.runs.samples import NOT_RUN, count_outcomes, eval_entries
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 BASELINE_FOLDER = "baselines"
 _MOST_SHOWN = 3
+_MAX_REASON_CHARS = 300
 
 
 def find_baseline(wanted: str, *, root: Path, base: Path, report_dir: Path) -> Path:
@@ -109,9 +111,7 @@ class RegressionJudge:
         common = {key: sheet for key, sheet in base.sheets.items() if key in candidate.sheets}
         base = replace(base, sheets=common or base.sheets)
         try:
-            comparison = compare(
-                base, candidate, only=gate.metrics, anyway=self._anyway, go_on="take it all the same with --accept-changes"
-            )
+            comparison = compare(base, candidate, only=gate.metrics, anyway=self._anyway, go_on="accept it anyway with --accept-changes")
         except EvalHarnessError as error:
             return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
         return _judged(gate, comparison, len(rows))
@@ -195,7 +195,8 @@ def judge_gates(
     unfinished: str | None = None,
     no_regression: JudgeRegression | None = None,
 ) -> list[GateVerdict]:
-    """Return the verdict of every gate. None passes on a test with cases that did not run, or if the run is `unfinished`.
+    """Return the verdict of every gate. None is judged, and so none passes, on a test with cases that did not run or that all ended in an
+    error, or if the run is `unfinished`.
 
     `no_regression` judges against a baseline; without one such a gate is skipped.
     """
@@ -223,13 +224,32 @@ def judge_gates(
                         verdict = _verdict(gate, len(case_rows), passed=False, reason=f"not judged: {unfinished}")
                     else:
                         verdict = _verdict(gate, len(case_rows), passed=None, reason="no baseline (use --baseline NAME)")
+                    why = incomplete or (_all_errors(case_rows) if gate.metric != "error_rate" else None)
+                    if why is not None and verdict["passed"] is not None:
+                        verdict = {**verdict, "passed": False, "judged": False, "reason": f"not judged: {why}"}
                     verdicts.append({"eval": name, "test": test, "engine": engine, **verdict})
     return verdicts
 
 
 def _not_run(rows: Sequence[Row], interrupted: str | None) -> str | None:
-    num = sum(row["outcome"] == "skip" and row["started_at"] is None for row in rows)
-    return f"{num} of {len(rows)} cases were not run ({interrupted or 'the session ended before them'})" if num else None
+    missing = [row for row in rows if row["outcome"] == "skip" and row["started_at"] is None]
+    if not missing:
+        return None
+    known = {reason for row in missing if (reason := (row.get("problem") or "").removeprefix(NOT_RUN))}
+    why = min(known, default=None) or interrupted or "the session ended before them"
+    return f"{len(missing)} of {len(rows)} cases were not run ({why})"
+
+
+def _all_errors(rows: Sequence[Row]) -> str | None:
+    """Return why nothing can be said of a test whose cases all ended in an error; None if some did not."""
+    ran = [row for row in rows if row["outcome"] != "skip"]
+    if not ran or any(row["outcome"] != "error" for row in ran):
+        return None
+    reasons = Counter(normalised(row["problem"] or "", (row["case_id"], row.get("group"))) for row in ran)
+    common = reasons.most_common(1)[0][0]
+    first = next(row["problem"] or "" for row in ran if normalised(row["problem"] or "", (row["case_id"], row.get("group"))) == common)
+    cases = f"all {len(ran):,} cases" if len(ran) > 1 else "the only case"
+    return f"{cases} ended in an error{'' if len(reasons) == 1 else ', most of them'}: {excerpt(first, _MAX_REASON_CHARS)}"
 
 
 def judged_run(

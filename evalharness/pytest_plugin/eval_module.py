@@ -55,7 +55,7 @@ def load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | N
         except SystemExit as error:  # would end pytest at once, maybe with a green exit code
             raise ConfigError(f"{where} called sys.exit({error.code!r}); raise an error instead") from error
         if not isinstance(loaded, Iterable):
-            raise ConfigError(f"{where} gave {shown(loaded)}; it must give a list of evalharness.Case")
+            raise ConfigError(f"{where} returned {shown(loaded)}; it must return a list of evalharness.Case")
         cases = list(loaded)
     if not cases:
         raise ConfigError(f"{where} found no cases; give a folder that holds some with --data")
@@ -63,21 +63,21 @@ def load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | N
         _check(case, where)
     twice = [case_id for case_id, count in Counter(case.id for case in cases).items() if count > 1]
     if twice:
-        raise ConfigError(f"{where} gave case ids more than once: {', '.join(map(repr, twice[:5]))}; ids must be unique within an eval")
+        raise ConfigError(f"{where} returned case ids more than once: {', '.join(map(repr, twice[:5]))}; ids must be unique within an eval")
     return cases, tuple(dict.fromkeys(warned))
 
 
 def _check(case: object, where: str) -> None:
     if not isinstance(case, Case):
-        raise ConfigError(f"{where} gave {shown(case)}; every case must be an evalharness.Case")
+        raise ConfigError(f"{where} returned {shown(case)}; every case must be an evalharness.Case")
     if case.group is not None and not isinstance(case.group, str):
-        raise ConfigError(f"{where} gave case {case.id!r} with group {shown(case.group)}; a group is text or None")
+        raise ConfigError(f"{where} returned case {case.id!r} with group {shown(case.group)}; a group must be text or None")
     if case.invalid is not None and not isinstance(case.invalid, str):
-        raise ConfigError(f"{where} gave case {case.id!r} with invalid {shown(case.invalid)}; it is a text that says why, or None")
+        raise ConfigError(f"{where} returned case {case.id!r} with invalid {shown(case.invalid)}; it must be a text that says why, or None")
     if not isinstance(case.tags, Mapping) or not all(isinstance(text, str) for tag in case.tags.items() for text in tag):
-        raise ConfigError(f"{where} gave case {case.id!r} with tags {shown(case.tags)}; tags are texts by name")
+        raise ConfigError(f"{where} returned case {case.id!r} with tags {shown(case.tags)}; tags must map names to texts")
     if not isinstance(case.id, str) or not case.id.strip() or not case.id.isprintable() or "::" in case.id:
-        raise ConfigError(f"{where} gave a case with id {shown(case.id)}; ids are printable text without '::'")
+        raise ConfigError(f"{where} returned a case with id {shown(case.id)}; ids must be printable text without '::'")
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
     for key in given:
         if key not in _KEYWORDS:
             if key in ("gate", "gates"):
-                raise ConfigError(f"{path}: the eval marker has no {key!r}; gates are a test's: @pytest.mark.gate('valid >= 0.95')")
+                raise ConfigError(f"{path}: the eval marker has no {key!r}; put gates on a test: @pytest.mark.gate('valid >= 0.95')")
             raise ConfigError(f"{path}: the eval marker has no {key!r}{did_you_mean(key, _KEYWORDS) or '.'} Known: {', '.join(_KEYWORDS)}")
     for key in ("cases", "request"):
         if not callable(given.get(key)):
@@ -316,9 +316,11 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
     if module is None:
         raise ConfigError(f"{nodeid}: fixtures case, generation and score need pytestmark = pytest.mark.eval(...) in the module")
     if takes(metafunc, "generation") and len(module.variants) > 1:
-        raise ConfigError(f"{nodeid} takes `generation`, but {len(module.variants)} generations per case are asked for; take `generations`")
+        raise ConfigError(f"{nodeid} takes `generation`, but {len(module.variants)} generations are made per case; take `generations`")
     if takes(metafunc, "steps") and not has_steps(module.request):
-        raise ConfigError(f"{nodeid} takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out")
+        raise ConfigError(
+            f"{nodeid} takes `steps`, but the eval's request has no earlier steps; make it a generator that yields them, or drop `steps`"
+        )
     gates = gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
     refuse_unknown_metrics(metafunc, module.marker, gates)
     is_part = module.run.limit is not None or module.run.shard is not None

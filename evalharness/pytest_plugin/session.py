@@ -11,6 +11,7 @@ from evalharness.pytest_plugin.distributed.heartbeat import Heartbeat
 from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.plain_tests import PlainTest
+from evalharness.pytest_plugin.progress.showing import Ticker
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.files import RunLock
@@ -28,6 +29,8 @@ class EvalSession:
         """Keeps other processes from resuming this run."""
         self.heartbeat: Heartbeat | None = None
         """Writes this worker's signs of life."""
+        self.sender: Ticker | None = None
+        """Tells the controller how far this worker is."""
         self.current: ItemRecord | None = None
         """The running eval test."""
         self.plain: PlainTest | None = None
@@ -44,6 +47,9 @@ class EvalSession:
     def close(self) -> None:
         """Stop generating, close the engine that was kept, and close the journal. Idempotent."""
         self.execution.close()
+        if self.sender is not None:
+            self.sender.stop()
+            self.sender = None
         if self.heartbeat is not None:
             self.heartbeat.stop()
             self.heartbeat = None

@@ -16,6 +16,8 @@ from evalharness.runs.journal import encode, parse_nodeid, parse_plain, plain_ev
 from evalharness.runs.records import Recorded, RunRecords, set_generations
 from evalharness.runs.schema import EngineEntry, EvalEntry, EvalLine, Row
 
+NOT_RUN = "not run: "
+"""How the problem of a test begins that never ran."""
 _APART = ("options", "generation", "generations", "steps")  # encoded once for many rows, or there as bytes
 
 
@@ -137,7 +139,7 @@ def missing_row(engines: Mapping[str, EngineEntry], evals: Mapping[str, EvalLine
             "checkpoint": engines[node.engine]["checkpoint"],
             "backend": engines[node.engine]["backend"],
             "outcome": "skip",
-            "problem": f"not run: {reason}",
+            "problem": f"{NOT_RUN}{reason}",
             "scores": {},
             "generation": None,
             "prompt_sha256": None,

@@ -282,6 +282,8 @@ class GateVerdict(TypedDict, total=False):
     """Rows that were counted, or pairs of them."""
     passed: bool | None
     """None where a `no_regression` gate was skipped for want of a baseline."""
+    judged: bool
+    """False where the gate neither passed nor failed, as its cases did not all run or all ended in an error; `passed` is False, too."""
     asked: bool
     reason: str
     """Why it did not pass; empty where it did."""

@@ -180,7 +180,7 @@ class TestA:
         marked = PLAIN.replace("request=ask", f"request=ask, aggregate=lambda rows: {{'n': len(rows), '{name}': 0.75}}")
         run = project.write(test_a=marked.replace("def test_s", f"@pytest.mark.gate('{name} == 0.75')\ndef test_s")).run_inline()
         assert run.exit_code == BROKEN
-        assert f"gave '{name}', the name of a rate that every test has" in run.facts["problems"][0]
+        assert f"gave '{name}', the name of a built-in metric" in run.facts["problems"][0]
         assert [entry["metric"] for entry in run.facts["aggregates"]] == ["n"]
         assert run.facts["gates"][0]["value"] != 0.75
 

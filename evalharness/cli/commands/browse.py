@@ -153,7 +153,7 @@ def _cells(runs: Sequence[dict[str, Any]], columns: int) -> Iterator[list[str]]:
     """Yield the table's lines; checkpoints and evals share what the others leave, and are cut. A narrow terminal goes without some."""
     from rich.cells import cell_len
 
-    from evalharness.report.terminal import fit
+    from evalharness.report.columns import fit
     from evalharness.report.text import one_line
 
     fixed = [["run", "state", "verdict", "began (UTC)", "gates"]]

@@ -248,6 +248,6 @@ def _write_samples(run_dir: Path, rows: Sequence[Row]) -> None:
         with (run_dir / "samples.jsonl").open("w", encoding="ascii") as file:
             file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
     except FileExistsError:
-        raise RecordError(f"run {run_dir.name!r} exists already in {run_dir.parent}; choose another --run-id") from None
+        raise RecordError(f"run {run_dir.name!r} already exists in {run_dir.parent}; choose another --run-id") from None
     except OSError as error:
         raise RecordError(f"{run_dir} cannot be written: {error.strerror}; choose another folder with --report-dir") from error

@@ -11,10 +11,11 @@ from rich.cells import cell_len
 
 from evalharness.analysis.comparison import compare
 from evalharness.analysis.statistics.paired import LEVEL
+from evalharness.report.columns import fit
 from evalharness.report.findings import gate_state, gate_words
 from evalharness.report.html.page import render_markdown
 from evalharness.report.score_tables import markdown_table
-from evalharness.report.terminal import fit, table_lines, wrapped
+from evalharness.report.terminal import table_lines, wrapped
 from evalharness.report.text import markdown_cell, number_text, plural, terminal_text
 from evalharness.runs.schema import GateVerdict, text_of
 
@@ -94,7 +95,7 @@ def rank(change: compare.MetricChange) -> tuple[int, float]:
 
 
 def conclusion(comparison: compare.Comparison) -> str:
-    """Return the sentence that answers whether the candidate is worse, the verdict first: how many metrics and slices, the largest by name."""
+    """Return the sentence that answers whether the candidate is worse: how many metrics and slices changed, the largest by name."""
     parts = []
     for verdict in CHANGES:
         metrics = [change for change in sorted(comparison.metrics, key=rank) if change.verdict == verdict]
