@@ -12,7 +12,7 @@ from rich.text import Text
 
 from evalharness.report.findings import findings, gate_state, verdict
 from evalharness.report.tables import COUNTS, RunTables
-from evalharness.report.text import number_text, one_line, plural, terminal_text
+from evalharness.report.text import figure_text, number_text, one_line, plural, terminal_text
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 
@@ -193,7 +193,7 @@ def _means(tables: RunTables) -> dict[tuple[str, ...], str]:
     for key, counts in tables.counts.items():
         scores = [(name, tables.scores[(*key, name)]) for name in tables.metrics(*key[:2]) if (*key, name) in tables.scores]
         parts = [
-            f"{terminal_text(name, 30)} {number_text(score.mean)}{'' if score.n == counts['cases'] else f' (n={score.n})'}"
+            f"{terminal_text(name, 30)} {figure_text(score.mean, name)}{'' if score.n == counts['cases'] else f' (n={score.n})'}"
             for name, score in scores[:NUM_SCORES]
         ]
         if len(scores) > NUM_SCORES:

@@ -45,7 +45,8 @@ class TestParsing:
         "expression",
         ["", "valid", "valid >=", ">= 1", "valid => 1", "valid != 1", "valid >= x", "1 >= valid", "valid >= 1 2", "valid >= nan",
          "valid >= inf", "a >= 1 and b >= 2", "low(valid >= 1", "valid) >= 1", "lower(valid) >= 1", "low(low(valid)) >= 1", "valid[] >= 1",
-         "valid[=x] >= 1", "valid[site] >= 1", "valid[a=b][c=d] >= 1", "low(valid)[a=b] >= 1", "low() >= 1", "no_regression[a=b]", "valid >= 0,5", "valid >= 95%", "no_regression()", "no_regression(f1",
+         "valid[=x] >= 1", "valid[site] >= 1", "valid[a=b][c=d] >= 1", "low(valid)[a=b] >= 1", "low() >= 1",
+         "no_regression[a=b]", "valid >= 0,5", "valid >= 95%", "no_regression()", "no_regression(f1",
          "no_regression(f1,)", "no_regression(a b)", "no_regressions", None, 3, ["valid >= 1"], b"valid >= 1"],
         ids=repr,
     )  # fmt: skip
