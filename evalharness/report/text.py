@@ -154,8 +154,8 @@ def duration_text(seconds: float) -> str:
 
 
 def share_text(part: int, whole: int) -> str:
-    """Return "3 of 20"; "all 20" when it is all of several."""
-    return f"all {whole:,}" if part == whole and whole > 1 else f"{part:,} of {whole:,}"
+    """Return "3 of 20"; "all 20" when it is all of several, "both" of two."""
+    return ("both" if whole == 2 else f"all {whole:,}") if part == whole and whole > 1 else f"{part:,} of {whole:,}"
 
 
 def when_finite(value: Any) -> float | None:

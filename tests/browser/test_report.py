@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from evalharness.report.html import cases as case_rows
 from evalharness.report.html.cases import case_anchor
 from evalharness.report.html.report_page import write_report_pages
 from evalharness.report.tables import load_tables
-from tests.browser.conftest import DESKTOP, PHONE, make_photo
-from tests.report.runs import generation, row, rows, write_run
+from tests.browser.conftest import PHONE, make_photo
+from tests.report.runs import gate, generation, row, rows, write_run
 
 NUM_CASES = 46
 FIRST_MISS = case_anchor("stage_a", "test_summary", "hf:early", "photo-00")
@@ -32,21 +33,69 @@ def title(page):
     return page.locator("#case-title").text_content()
 
 
-def test_the_first_screen_gives_verdict_scores_gates_and_what_broke_first(opened, report):
-    page = opened(report)
+WIDE, SMALL = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+
+
+@pytest.mark.parametrize("size", [WIDE, SMALL], ids=["desk", "phone"])
+def test_the_first_screen_says_what_broke(opened, report, size):
+    page = opened(report, viewport=size)
     assert page.locator(".verdict").inner_text().split() == ["✗", "FAILED"]
     assert "1 of 2 gates failed" in page.locator("h1").inner_text()
+    assert page.locator(".gates").inner_text().split("\n") == ["stage_a on hf:early 20 cases", "✗", "f1 0.500, needs ≥ 0.95 (0.230–0.510)"]
+    shown = [page.locator(".gates").first, page.locator(".reason").first, *(page.locator(".worst").all() if size is WIDE else ())]
+    assert len(shown) == (5 if size is WIDE else 2)
+    for box in (one.bounding_box() for one in shown):
+        assert box["y"] + box["height"] <= size["height"]
+        assert box["x"] + box["width"] <= size["width"]
+
+
+def test_what_broke_leads_to_its_cases(opened, report):
+    page = opened(report)
+    page.get_by_role("link", name="f1", exact=True).click()
+    wait_for_matches(page, f"17 of {NUM_CASES} cases")
+    page.get_by_role("button", name="Remove the filter f1 < 0.8").click()
+    wait_for_matches(page, f"22 of {NUM_CASES} cases")
+    page.go_back()
+    page.go_back()
+    assert page.locator(".worst .thumb").count() == 2  # of the three, one has no photo
+    page.locator(".worst a").first.click()
+    page.locator("#case-title").wait_for()
+    assert title(page) == "photo-00"
+    page.go_back()
+    page.locator("tbody tr", has_text="99 is not the count").get_by_role("link").click()
+    wait_for_matches(page, f"7 of {NUM_CASES} cases")
+    assert {name.split("-")[0] for name in cases(page)} == {"photo"}
+
+
+def test_scores_and_words_are_explained_where_they_stand(opened, report):
+    page = opened(report)
     scores = page.get_by_role("table", name="Scores of stage_a")
     assert scores.get_by_text("f1 >= 0.8").count() == 1
     assert "95 % interval" in scores.locator(".bar").first.get_attribute("aria-label")
-    assert page.locator(".bar").first.bounding_box()["y"] < DESKTOP["height"]
     assert page.get_by_label("Validity").first.inner_text().split()[-8:] == ["1", "of", "22", "invalid", "1", "of", "22", "errors"]
-    text = page.locator("section", has_text="What broke first").first.inner_text()
-    for part in ("Failed gates", "0.500, needs ≥ 0.95", "CUDA is out of memory", "99 is not the count", "image.jpg is empty"):
-        assert part in text
-    page.get_by_role("row", name="99 is not the count").get_by_role("link").click()
-    wait_for_matches(page, f"7 of {NUM_CASES} cases")
-    assert {name.split("-")[0] for name in cases(page)} == {"photo"}
+    words = page.locator(".words").all_inner_texts()
+    assert "miss: the answer failed its test; the gates decide" in words[0]
+    assert "malformed: the score valid is 0" in words[1]
+    page.get_by_role("link", name="1 of 22 errors").first.click()
+    wait_for_matches(page, f"1 of {NUM_CASES} cases")
+
+
+def test_an_aggregate_of_a_category_leads_to_its_cases_and_scores_have_their_scale(opened, tmp_path: Path):
+    lines = [{"domain": "bbu", "category": name, "F1": value} for name, value in (("标签", 0.9), ("螺丝", 0.1), ("光纤", 0.8))]
+    table = {"eval": "stage_a", "test": "test_summary", "engine": "hf:tiny", "title": "by category", "rows": lines}
+    gates = [gate(False, metric="min_f1", expression="min_f1 >= 0.6", value=0.1, threshold=0.6, reason="0.100, needs ≥ 0.60")]
+    told = {n: {"reference": "螺丝" if n == 3 else "标签", "tags": {"site": "ab"[n % 2]}} for n in range(6)}
+    samples = [row(f"c{n}", group=f"g{n // 2}", scores={"chars": 190.0 + n}, **more) for n, more in told.items()]
+    write_run(tmp_path, samples, gates=gates, tables=[table], exit_code=1)
+    page = opened(write_report_pages(load_tables(tmp_path))["report.html"])
+    scores = page.get_by_role("table", name="Scores of stage_a")
+    text = scores.inner_text()
+    assert "192.5" in text
+    assert "6 in 3 groups" in text
+    assert "on a scale from 0.000 to 200.000" in scores.locator("tr", has_text="chars").locator(".bar").get_attribute("aria-label")
+    page.locator(".gates").get_by_role("link", name="螺丝").click()
+    page.locator("#matches").filter(has_text="1 of 6 cases").wait_for()
+    assert cases(page) == ["c3"]
 
 
 def test_cases_are_filtered_by_outcome_engine_and_tag(opened, report):
@@ -55,6 +104,7 @@ def test_cases_are_filtered_by_outcome_engine_and_tag(opened, report):
     wait_for_matches(page, f"8 of {NUM_CASES} cases")
     page.get_by_label("Eval").select_option("stage_a")
     wait_for_matches(page, f"7 of {NUM_CASES} cases")
+    page.get_by_text("More", exact=True).click()
     page.get_by_label("mission").select_option("left")
     wait_for_matches(page, f"3 of {NUM_CASES} cases")
     page.get_by_label("Engine").select_option("hf:final")
@@ -87,7 +137,9 @@ def test_a_search_reads_every_text_and_keeps_its_place_in_the_address(opened, re
 
 def test_cases_are_sorted_by_a_score(opened, report):
     page = opened(report, "#cases?engine=hf%3Afinal")
-    page.get_by_label("Sort").select_option("f1, highest first")
+    page.get_by_label("Sort").select_option("f1")
+    assert cases(page)[:2] == ["photo-00", "photo-01"]
+    page.get_by_role("button", name="lowest").click()
     assert cases(page)[:2] == ["photo-19", "photo-18"]
 
 
@@ -105,17 +157,103 @@ def test_tables_are_sorted_by_their_headers(opened, report):
 
 
 @pytest.mark.parametrize(("forth", "back"), [("j", "k"), ("ArrowRight", "ArrowLeft")], ids=["letters", "arrows"])
-def test_cases_are_gone_through_by_keyboard(opened, report, forth, back):
+def test_cases_open_on_the_worst_and_are_gone_through_by_keyboard(opened, report, forth, back):
     page = opened(report, "#cases")
     seen = []
-    for key in (forth, forth, forth, back):
-        page.keyboard.press(key)
-        page.wait_for_function(
-            "at => document.querySelector('#case').getAttribute('aria-label').startsWith(`Case ${at} of`)", arg=(1, 2, 3, 2)[len(seen)]
-        )
+    for place, key in zip((1, 2, 3, 2), (forth, forth, back, ""), strict=True):
+        page.wait_for_function("at => (document.querySelector('#case').ariaLabel ?? '').startsWith(`Case ${at} of`)", arg=place)
         seen.append(title(page))
-    assert seen == ["photo-00", "photo-01", "photo-02", "photo-01"]
-    assert page.get_by_role("option", selected=True).locator(".name").text_content() == "photo-01"
+        if key:
+            page.keyboard.press(key)
+    assert seen == ["photo-00", "photo-03", "photo-06", "photo-03"]
+    assert page.get_by_role("option", selected=True).locator(".name").text_content() == "photo-03"
+    assert page.evaluate("index.worst.slice(-1)[0]") == page.evaluate("index.outcome.lastIndexOf(0)")
+
+
+def test_a_case_is_one_key_from_itself_on_other_engines_and_in_the_run_before(opened, tmp_path: Path):
+    for day, outcome in ((1, "pass"), (2, "miss")):
+        samples = [row(f"case {n}", engine=engine, outcome=outcome if n == 7 else "pass") for n in range(9) for engine in ("hf:a", "hf:b")]
+        run = {"evals": [{"name": "stage_a"}], "counts": {"pass": 18}, "started_at": f"2030-01-0{day}T00:00:00", "run_id": f"day {day}"}
+        write_run(tmp_path / f"day {day}", samples, **run)
+        path = write_report_pages(load_tables(tmp_path / f"day {day}"))["report.html"]
+    page = opened(path, "#cases?engine=hf%3Aa&sort=case")
+    page.locator(".item", has_text="case 7").click()
+    page.get_by_role("link", name="run before, day 1: pass").wait_for()
+    page.keyboard.press("e")
+    page.locator("#case .chip", has_text="hf:b").first.wait_for()
+    page.wait_for_function("() => document.querySelector('#case .chips').textContent.includes('hf:b')")
+    page.keyboard.press("j")  # on from where it was in the list, which has only the other engine
+    page.wait_for_function("() => document.querySelector('#case-title').textContent === 'case 8'")
+    page.keyboard.press("k")
+    page.wait_for_function("() => document.querySelector('#case-title').textContent === 'case 7'")
+    page.keyboard.press("b")
+    page.wait_for_url("**/day%201/report.html#case=*")
+    page.wait_for_function("() => document.querySelector('#case-title')?.textContent === 'case 7'")
+    page.noted.clear()  # the request for the other run's page, which is meant here
+
+
+def test_an_image_is_zoomed_and_moved_by_key_button_and_mouse(opened, report):
+    page = opened(report, f"#{FIRST_MISS}")
+    page.locator(".photo image").wait_for()
+    page.keyboard.press("z")
+    zoomed = page.locator("#zoom svg")
+    whole = zoomed.get_attribute("viewBox")
+    page.keyboard.press("+")
+    larger = [float(part) for part in zoomed.get_attribute("viewBox").split()]
+    assert larger[2] < 288
+    page.keyboard.press("ArrowRight")
+    assert float(zoomed.get_attribute("viewBox").split()[0]) > larger[0]
+    page.get_by_role("button", name="Whole image").click()
+    assert zoomed.get_attribute("viewBox") == whole
+    zoomed.hover()
+    page.mouse.wheel(0, -300)
+    page.wait_for_function("whole => document.querySelector('#zoom svg').getAttribute('viewBox') !== whole", arg=whole)
+    page.keyboard.press("Escape")
+    assert page.locator("#zoom").is_hidden()
+    assert title(page) == "photo-00"
+
+
+_LINES = [{"name": f"螺丝{n}", "note": "安装位置正确"} for n in range(12)]
+
+
+def test_differences_of_json_stand_side_by_side_by_line_and_word(opened, tmp_path: Path):
+    changed = [{**line, "note": "安装位置错误"} if n == 5 else line for n, line in enumerate(_LINES) if n != 8]
+    said = {"合格": "不符合", "lines": changed, "surplus": 1}
+    made = generation(text=json.dumps(said, ensure_ascii=False))
+    write_run(tmp_path, [row(outcome="miss", reference={"lines": _LINES, "合格": "符合"}, generation=made)])
+    page = opened(write_report_pages(load_tables(tmp_path))["report.html"], "#cases")
+    lines = [row_.split("\t") for row_ in page.locator(".aligned tr.changed").all_inner_texts()]
+    assert ['      "note": "安装位置正确"', '      "note": "安装位置错误"'] in lines
+    assert ['  "合格": "符合"', '  "合格": "不符合"'] in lines
+    assert ["", '  "surplus": 1,'] in lines
+    assert page.locator(".aligned ins").all_text_contents() == ["错误", '"surplus": 1,', "不"]
+    button = page.get_by_role("button", name="Only differences")
+    assert button.get_attribute("aria-pressed") == "true"  # so many lines are equal
+    assert page.get_by_text("螺丝2").is_hidden()
+    assert page.get_by_text("equal lines").first.is_visible()
+    page.keyboard.press("d")
+    assert page.get_by_text("螺丝2").first.is_visible()
+    assert page.get_by_text("equal lines").first.is_hidden()
+
+
+_FORMS = {
+    "chatml": ("<|im_start|>{}\n{}<|im_end|>\n", "<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+    "llama": ("<|start_header_id|>{}<|end_header_id|>\n\n{}<|eot_id|>", "<|start_header_id|>assistant<|end_header_id|>\n\n"),
+    "phi": ("<|{}|>\n{}<|end|>\n", "<|assistant|>\n"),
+}
+
+
+@pytest.mark.parametrize(("turn", "start"), _FORMS.values(), ids=_FORMS)
+def test_what_was_said_is_a_conversation_whatever_the_template(opened, tmp_path: Path, turn, start):
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Ulm"}}\n</tool_call>'
+    said = [("system", "Be brief."), ("user", "Rain in Ulm?"), ("assistant", call), ("user", "<tool_response>\nyes\n</tool_response>")]
+    prompts = ["".join(turn.format(*one) for one in said[:number]) + start for number in (2, 4)]
+    steps = [[generation(text=call, prompt_text=prompts[0])]]
+    write_run(tmp_path, [row(steps=steps, generation=generation(text="Yes.", prompt_text=prompts[1]))])
+    page = opened(write_report_pages(load_tables(tmp_path))["report.html"], "#cases")
+    bubbles = page.locator(".conversation .bubble").all_inner_texts()
+    assert [text.split("\n")[0] for text in bubbles] == ["system", "user", "assistant", "tool", "assistant"]
+    assert [text.split("\n")[1] for text in bubbles] == ["Be brief.", "Rain in Ulm?", "calls a tool get_weather", "yes", "Yes."]
 
 
 def test_keys_are_explained_and_a_link_to_no_case_says_so(opened, report):
@@ -133,7 +271,7 @@ def test_every_case_has_a_link_that_opens_it(opened, report):
     page.locator("#case-title").wait_for()
     assert title(page) == "it's a 'quoted' case"
     page.keyboard.press("k")
-    page.wait_for_function("() => document.querySelector('#case-title').textContent === 'photo-21'")
+    page.wait_for_function("""() => document.querySelector('#case-title').textContent !== "it's a 'quoted' case" """)
     page.go_back()
     page.wait_for_function("""() => document.querySelector('#case-title').textContent === "it's a 'quoted' case" """)
 
@@ -154,12 +292,12 @@ def test_all_answers_and_steps_and_what_differs_are_shown(opened, report):
     page = opened(report, f"#{FIRST_MISS}")
     assert page.locator(".case del").all_text_contents() == ["0"]
     assert page.locator(".case ins").all_text_contents() == ["99"]
-    page.keyboard.press("j")
+    page = opened(report, f"#{FIRST_MISS.replace('early', 'final')}")
     page.get_by_text("as the reference").wait_for()
     page = opened(report, "#" + case_anchor("votes", "test_vote", "hf:tiny", "it's a 'quoted' case"))
     assert page.get_by_role("heading", name="Answer").all_text_contents() == ["Answer 1 of 3", "Answer 2 of 3", "Answer 3 of 3"]
-    page.get_by_text("Step 1: 2 requests").click()
-    assert page.get_by_text("a first summary").is_visible()
+    assert page.get_by_text("Step 1, request 2 of 2").is_visible()
+    assert page.locator(".bubble", has_text="a first summary").is_visible()
 
 
 def test_truth_is_solid_and_prediction_dashed_and_each_can_be_hidden(opened, report):
@@ -235,6 +373,7 @@ def test_a_phone_needs_no_scrolling_sideways(opened, report, anchor):
 
 def test_on_a_phone_a_case_takes_the_screen_and_gives_it_back(opened, report):
     page = opened(report, "#cases", viewport=PHONE)
+    assert page.locator("#search").bounding_box()["y"] > page.locator("header").bounding_box()["height"]
     page.locator(".item").first.click()
     page.locator("#case-title").wait_for()
     assert page.locator("#case-list").is_hidden()
@@ -265,7 +404,7 @@ def test_the_numbers_are_there_without_javascript_and_on_paper(opened, report):
     page = opened(report)
     page.emulate_media(media="print")
     assert page.locator("h1").is_visible()
-    assert page.get_by_role("navigation").is_hidden()
+    assert page.get_by_role("navigation").first.is_hidden()
 
 
 def test_a_photo_has_its_own_shape_and_is_not_shown_if_it_changed(opened, tmp_path: Path):
@@ -301,7 +440,7 @@ def test_five_thousand_cases_are_few_elements_and_all_there(opened, tmp_path: Pa
     write_run(tmp_path, [row(f"case-{number:04}", text=f"answer {number}", scores={"f1": number % 7 / 7}) for number in range(5000)])
     path = write_report_pages(load_tables(tmp_path))["report.html"]
     assert path.stat().st_size < 2_000_000
-    page = opened(path, "#cases")
+    page = opened(path, "#cases?sort=run")
     assert cases(page)[0] == "case-0000"
     assert page.locator(".item").count() < 40
     page.evaluate("document.querySelector('#case-list').scrollTop = 1e9")

@@ -26,10 +26,10 @@ from evalharness.runs.run_file import read_run, run_state
 from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 
 Entry: TypeAlias = "dict[str, Any]"
-"""name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, scores, problem: plain JSON."""
+"""name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, scores, problem, partial, exit_code: plain JSON."""
 
 CACHE = ".index.json"
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 MAX_NAMES, MAX_SCORES, MAX_FAILED = 40, 40, 20
 _NAME_CHARS = 200
 _UNFINISHED = {True: "running", False: "killed", None: "unfinished"}
@@ -77,7 +77,7 @@ def _read_cache(path: Path) -> dict[str, Any]:
 
 _BROKEN: Entry = {
     "name": "", "state": "broken", "started_at": "", "duration_s": None, "checkpoints": [], "evals": [], "counts": {}, "gates": {},
-    "failed": [], "scores": [], "problem": "",
+    "failed": [], "scores": [], "problem": "", "partial": False, "exit_code": None,
 }  # fmt: skip
 
 
@@ -101,6 +101,8 @@ def _entry(folder: Path) -> Entry:
         "failed": failed[:MAX_FAILED],
         "scores": _scores(gates),
         "problem": text_of(run.get("interrupted"))[:500],
+        "partial": bool(run.get("partial")),
+        "exit_code": run["exit_code"] if isinstance(run.get("exit_code"), int) else None,
     }
 
 

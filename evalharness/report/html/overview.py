@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from evalharness.report.findings import gate_state, is_on_mean, verdict
+from evalharness.report.markdown import go_on_command
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title, tests_of
 from evalharness.report.tables import COUNTS, FLAGS, OUTCOMES, RunTables, Summary
 from evalharness.report.text import cell_text, figure_text, plural, printable, when_finite
@@ -31,6 +32,8 @@ Data = dict[str, Any]
 def verdict_of(tables: RunTables) -> Data:
     """Return the run's verdict: word, sentence, and the name of its colour."""
     word, sentence = verdict(tables)
+    if command := go_on_command(tables.run):
+        sentence = f"{sentence}. Go on with: {command}"
     return {"word": word, "sentence": sentence[:1].upper() + sentence[1:], "state": _STATES.get(word, "plain")}
 
 

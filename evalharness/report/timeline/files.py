@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.analysis.comparison.timeline import Curve, Timeline, read_tracks, timeline_of
+from evalharness.report.columns import fit
 from evalharness.report.csv import write_csv
 from evalharness.report.html.page import render
 from evalharness.report.html.site import renew_links
-from evalharness.report.terminal import fit, table_lines, wrapped
+from evalharness.report.terminal import table_lines, wrapped
 from evalharness.report.text import figure_text, one_line, terminal_text
 from evalharness.report.timeline.page import best_note, category_curves, falls, main_curves, point_name, write_timeline_page
 from evalharness.report.writing import make_folder, report_file

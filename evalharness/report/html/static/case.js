@@ -1,7 +1,7 @@
 // One case: how it ended, where else it was asked, its picture or conversation beside answer and reference, and everything behind.
 
 const MOST_CHARS = 60000;
-const NUM_SCORES = 6;
+const NUM_SCORES = 3; // of a case whose scores are all as they should be
 
 const generationsOf = (row) => (row.generations?.length ? row.generations : [row.generation]).filter(Boolean);
 
@@ -38,8 +38,7 @@ function showCase(row, data, at, total) {
     elsewhere(row, data),
     data.problem ? el("pre", { class: "problem text" }, longText(data.problem)) : null,
     scoresOf(data),
-    el("div", { class: `case-main${isText ? " is-text" : pictures ? "" : " is-one"}` }, pictures ?? (isText ? el("div", {}, el("h4", {}, "Conversation"), conversation) : null), el("div", { class: "answers" }, answers)),
-    ...objectsOf(data),
+    el("div", { class: `case-main${isText ? " is-text" : pictures ? "" : " is-one"}` }, pictures ?? (isText ? el("div", {}, el("h4", {}, "Conversation"), conversation) : null), el("div", { class: "answers" }, objectsOf(data), answers)),
     ...(conversation && !isText ? [el("details", {}, el("summary", {}, "Conversation"), conversation)] : []),
     ...detailsOf(data),
     ...factsOf(data),
@@ -109,7 +108,7 @@ function scoresOf(data) {
     return el("li", { class: place === 0 ? "is-fail" : place === 1 ? "is-miss" : "" }, place === 0 ? el("span", { "aria-hidden": "true" }, "✗ ") : null,
       el("span", { class: "name" }, visible(oneLine(name, 60))), " ", el("b", {}, scoreText(name, value)), place === 0 ? ` needs ${SIGNS[comparison] ?? comparison} ${limit}` : null);
   };
-  const most = Math.max(scores.filter(([place]) => place < 2).length, NUM_SCORES);
+  const most = scores.filter(([place]) => place < 2).length || NUM_SCORES;
   const rest = scores.slice(most);
   return el("div", { class: "strip" }, el("ul", { "aria-label": "Scores" }, scores.slice(0, most).map(item)),
     rest.length ? el("details", {}, el("summary", { class: "small" }, `${rest.length} more ${rest.length === 1 ? "score" : "scores"}`), el("ul", {}, rest.map(item))) : null);

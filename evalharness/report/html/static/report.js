@@ -284,8 +284,8 @@ async function openRow(row, push = true, quiet = false) {
 
 const choose = (place) => place >= 0 && place < state.order.length && openRow(state.order[place]);
 
-/** Go so many cases on; from a case that the list has not, from the one before it. */
-const step = (by) => choose(state.at >= 0 ? state.at + by : Math.max(0, state.last + (by > 0 ? by - 1 : by)));
+/** Go so many cases on; from a case that the list has not, from the place of the one before it. */
+const step = (by) => choose((state.at >= 0 ? state.at : state.last) + by);
 
 function toNextEngine() {
   const all = twins.get(twinKey(state.row)) ?? [];
