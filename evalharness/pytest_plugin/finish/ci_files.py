@@ -63,11 +63,8 @@ def _make_clean(suite: ET.Element) -> None:
 def _gate_cases(run: RunFile) -> Iterator[ET.Element]:
     for gate in run["gates"]:
         name = f"{gate['expression']} ({gate['eval']}::{gate['test']} on {gate['engine']})"
-        state = gate_state(gate)
-        if state == "passed":
-            yield _case(name)
-        else:
-            yield _case(name, "failure" if state == "failed" else state, gate["reason"])
+        kind = {"failed": "failure", "not judged": "error", "skipped": "skipped"}.get(gate_state(gate))
+        yield _case(name) if kind is None else _case(name, kind, gate["reason"])
     for number, problem in enumerate(run["problems"], 1):
         yield _case(f"problem {number} of the run", "error", problem)
 
