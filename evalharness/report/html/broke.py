@@ -52,7 +52,7 @@ def failed_gates(tables: RunTables, goals: Mapping[tuple[str, str, str], Goal]) 
             numbers.setdefault(_place(gate), []).append(_failed(tables, gate, goals))
         else:
             others.setdefault(text_of(gate.get("reason")), []).append(gate)
-    groups = [
+    groups: list[Data] = [
         {"where": _where(tables, place), "size": _size(gates), "gates": sorted(gates, key=lambda gate: -gate["gap"])}
         for place, gates in numbers.items()
     ]
