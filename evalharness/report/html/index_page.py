@@ -20,7 +20,7 @@ from evalharness.report.findings import gate_counts, gate_state, gate_words, is_
 from evalharness.report.html.page import write_page
 from evalharness.report.html.site import INDEX, renew_links
 from evalharness.report.markdown import go_on_command
-from evalharness.report.text import duration_text, number_text
+from evalharness.report.text import duration_text, figure_text
 from evalharness.report.writing import report_file
 from evalharness.runs.files import is_written_now, lock_within
 from evalharness.runs.run_file import read_run, run_state
@@ -235,7 +235,7 @@ def _brief(scores: Sequence[Sequence[Any]]) -> list[str]:
         if metric not in _COVERAGE:
             by_eval.setdefault(eval_name, {}).setdefault(metric, value)
     return [
-        f"{name}: {', '.join(f'{metric} {number_text(value)}' for metric, value in list(scores_of_eval.items())[:NUM_SCORES])}"
+        f"{name}: {', '.join(f'{metric} {figure_text(value, metric)}' for metric, value in list(scores_of_eval.items())[:NUM_SCORES])}"
         for name, scores_of_eval in by_eval.items()
     ]
 
@@ -265,7 +265,7 @@ def _trend(eval_name: str, test: str, metric: str, points: Sequence[tuple[str, f
         "test": f"{eval_name} · {test}",
         "line": " ".join(f"{4 + 152 * x:.1f},{4 + 32 * y:.1f}" for x, y in spots),
         "last": (f"{4 + 152 * spots[-1][0]:.1f}", f"{4 + 32 * spots[-1][1]:.1f}"),
-        "value": number_text(values[-1]),
-        "before": number_text(values[-2]),
-        "words": ", ".join(f"{name} {number_text(value)}" for name, value in points),
+        "value": figure_text(values[-1], metric),
+        "before": figure_text(values[-2], metric),
+        "words": ", ".join(f"{name} {figure_text(value, metric)}" for name, value in points),
     }
