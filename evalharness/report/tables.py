@@ -297,7 +297,7 @@ def _add_row(tables: RunTables, row: Row, seen: set[tuple[int, int, int, str]]) 
     tables.outcomes.append(outcome)
     tables.row_problems.append(-1 if outcome == "pass" else _add_problem(tables, key, outcome, row, generations))
     validity = _add_generations(tables, key[2], generations)
-    for name in FLAGS:
+    for name in FLAGS if len(validity) > 1 else ():  # more than that it was answered
         if name in validity:
             tables.flagged[name].append(number)
     counted = ("cases", outcome, *validity, *_add_scores(tables, number, outcome, row.get("scores")))
