@@ -89,7 +89,7 @@ def _metric_entries(
     for key, given in metrics.items():
         name, value = str(key), _finite(given)
         if name in BUILT_IN_METRICS:
-            problems.append(f"{where} gave {name!r}, the name of a rate that every test has; left out, give it another name")
+            problems.append(f"{where} gave {name!r}, the name of a built-in metric; left out, give it another name")
         elif value is not None:
             yield {"eval": eval_name, "test": test, "engine": engine, "metric": name, "value": value}
         elif given is not None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from evalharness.api.errors import ConfigError
+from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.runs.schema import JUDGED, GateVerdict, Row, generations_of
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -57,6 +58,7 @@ class _Rate:
     counts: Callable[[Row], object]
     of: str
     is_about_coverage: bool = False
+    """Whether too few judged cases are what it counts: then its value says more than that they are too few."""
 
     def counted(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows that count."""
@@ -112,7 +114,7 @@ class RegressionGate:
 
 
 def _too_few_judged(rows: Sequence[Row]) -> bool:
-    # The few that remain say nothing about the others. An eval sets a milder limit with a gate on invalid_rate.
+    # The few that remain say nothing about the others, and errors nothing about how many cases are invalid.
     ran = list(filter(_was_run, rows))
     return 2 * sum(map(was_judged, ran)) < len(ran)
 
@@ -146,10 +148,27 @@ def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _shortfall(gate: Gate, value: float) -> str:
-    """Return "0.850, needs ≥ 0.90", with enough decimals to show that the value misses the threshold."""
-    shown = next((text for decimals in (3, 6) if not gate.holds(float(text := f"{value:.{decimals}f}"))), repr(value))
+    """Return "0.850, needs ≥ 0.90", with enough decimals to show that the value misses the threshold; "192, needs ≤ 150" of counts."""
+    enough = (1, 3, 6) if gate.metric.startswith("num_") or abs(value) >= 100 else (3, 6)
+    shown = next((text for decimals in enough if not gate.holds(float(text := f"{value:.{decimals}f}"))), repr(value)).removesuffix(".0")
     needed = f"{gate.threshold:.2f}" if abs(gate.threshold) < 1 and round(gate.threshold, 2) == gate.threshold else f"{gate.threshold:g}"
     return f"{shown}, needs {_SIGNS.get(gate.comparison, gate.comparison)} {needed}"
+
+
+def _why_no_value(gate: Gate, rows: Sequence[Row], named: Collection[str]) -> str:
+    """Return why a gate's metric has no value: nothing was judged, or nothing has its name."""
+    if gate.metric in BUILT_IN_METRICS:
+        return f"no case was {BUILT_IN_METRICS[gate.metric].of}"
+    if not named and not any(map(was_judged, rows)):
+        found = Counter(_WHAT_HAPPENED[row["outcome"]] for row in rows)
+        all_cases = "the only case" if len(rows) == 1 else f"all {len(rows):,} cases"
+        shown = [f"{all_cases if len(found) == 1 else f'{count:,}'} {what}" for what, count in found.items()]
+        return f"no case was judged: {', '.join(shown) or 'there is none'}"
+    meant = did_you_mean(gate.metric, [*named, *BUILT_IN_METRICS])
+    return f"no case recorded {gate.metric!r}{meant or ';'} recorded: {', '.join(sorted(named)) or 'nothing'}"
+
+
+_WHAT_HAPPENED: dict[str, str] = {"error": "ended in an error", "invalid": "could not be run", "skip": "did not run"}
 
 
 def evaluate_gate(
@@ -173,12 +192,8 @@ def evaluate_gate(
         why = "it is an aggregate" if gate.metric in aggregates else f"{len(scored)} cases without any difference say nothing of it"
         reason = f"{gate.metric} is {mean:.3f}, but has no interval: {why}"
     elif value is None:
-        reason = (
-            f"no case recorded {gate.metric!r}; recorded: {', '.join(sorted(named)) or 'nothing'}"
-            if rate is None
-            else f"no case was {rate.of}"
-        )
-    elif not (rate is not None and rate.is_about_coverage) and _too_few_judged(rows):
+        reason = _why_no_value(gate, rows, named)
+    elif _too_few_judged(rows) and (gate.holds(value) or rate is None or not rate.is_about_coverage):
         reason = f"not judged: only {sum(map(was_judged, rows))} of {len(rows)} cases have a verdict; the others are invalid or errors"
     else:
         reason = "" if gate.holds(value) else _shortfall(gate, value)

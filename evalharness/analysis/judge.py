@@ -7,7 +7,7 @@ a difference. Without --baseline it is skipped. Knows nothing about pytest; load
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from evalharness.analysis.gates import Gate, RegressionGate, parse_gate
+from evalharness.analysis.reasons import normalised
 from evalharness.analysis.slice_gates import judge_gate
-from evalharness.api.checks import first_names
+from evalharness.api.checks import excerpt, first_names
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
-from evalharness.runs.run_file import find_latest, is_latest
-from evalharness.runs.samples import count_outcomes, eval_entries
+from evalharness.runs.partial import parts_of_evals
+from evalharness.runs.run_file import LATEST, find_latest, is_latest, read_run
+from evalharness.runs.samples import NOT_RUN, count_outcomes, eval_entries
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 BASELINE_FOLDER = "baselines"
 _MOST_SHOWN = 3
+_MAX_REASON_CHARS = 300
 
 
 def find_baseline(wanted: str, *, root: Path, base: Path, report_dir: Path) -> Path:
@@ -39,7 +42,7 @@ def find_baseline(wanted: str, *, root: Path, base: Path, report_dir: Path) -> P
     """
     if is_latest(wanted):
         try:
-            return find_latest(wanted, report_dir)
+            return find_latest(wanted, report_dir, whole=True)
         except RecordError as error:
             raise BaselineError(f"{error}, or run once without --baseline") from None
     is_path = "/" in wanted or "\\" in wanted or wanted.endswith(".json")
@@ -50,8 +53,20 @@ def why_absent(baseline: Path) -> str:
     """Return what to say of a baseline that does not exist: what was probably meant, which there are, and how to make it."""
     there = sorted(path.stem for path in baseline.parent.glob("*.json"))
     known = f"; there are: {first_names(there, 10)}" if there else ""
-    meant = did_you_mean(baseline.stem, there).rstrip("?")
+    meant = did_you_mean(baseline.stem, [*there, LATEST]).rstrip("?")
     return f"baseline {baseline} does not exist{meant}{known}; create it with: evalharness bless RUN_DIR {baseline.stem}"
+
+
+def check_baseline(baseline: Path) -> None:
+    """Raise `BaselineError` or `RecordError` for a baseline that does not exist or cannot be read. Of a run only run.json is read."""
+    from evalharness.analysis.comparison.sides import read_baseline
+
+    if not baseline.exists():
+        raise BaselineError(why_absent(baseline))
+    if baseline.is_file():
+        read_baseline(baseline)
+    else:
+        read_run(baseline)
 
 
 def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str) -> GateVerdict:
@@ -96,9 +111,7 @@ class RegressionJudge:
         common = {key: sheet for key, sheet in base.sheets.items() if key in candidate.sheets}
         base = replace(base, sheets=common or base.sheets)
         try:
-            comparison = compare(
-                base, candidate, only=gate.metrics, anyway=self._anyway, go_on="take it all the same with --accept-changes"
-            )
+            comparison = compare(base, candidate, only=gate.metrics, anyway=self._anyway, go_on="accept it anyway with --accept-changes")
         except EvalHarnessError as error:
             return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
         return _judged(gate, comparison, len(rows))
@@ -182,7 +195,8 @@ def judge_gates(
     unfinished: str | None = None,
     no_regression: JudgeRegression | None = None,
 ) -> list[GateVerdict]:
-    """Return the verdict of every gate. None passes on a test with cases that did not run, or if the run is `unfinished`.
+    """Return the verdict of every gate. None is judged, and so none passes, on a test with cases that did not run or that all ended in an
+    error, or if the run is `unfinished`.
 
     `no_regression` judges against a baseline; without one such a gate is skipped.
     """
@@ -210,13 +224,32 @@ def judge_gates(
                         verdict = _verdict(gate, len(case_rows), passed=False, reason=f"not judged: {unfinished}")
                     else:
                         verdict = _verdict(gate, len(case_rows), passed=None, reason="no baseline (use --baseline NAME)")
+                    why = incomplete or (_all_errors(case_rows) if gate.metric != "error_rate" else None)
+                    if why is not None and verdict["passed"] is not None:
+                        verdict = {**verdict, "passed": False, "judged": False, "reason": f"not judged: {why}"}
                     verdicts.append({"eval": name, "test": test, "engine": engine, **verdict})
     return verdicts
 
 
 def _not_run(rows: Sequence[Row], interrupted: str | None) -> str | None:
-    num = sum(row["outcome"] == "skip" and row["started_at"] is None for row in rows)
-    return f"{num} of {len(rows)} cases were not run ({interrupted or 'the session ended before them'})" if num else None
+    missing = [row for row in rows if row["outcome"] == "skip" and row["started_at"] is None]
+    if not missing:
+        return None
+    known = {reason for row in missing if (reason := (row.get("problem") or "").removeprefix(NOT_RUN))}
+    why = min(known, default=None) or interrupted or "the session ended before them"
+    return f"{len(missing)} of {len(rows)} cases were not run ({why})"
+
+
+def _all_errors(rows: Sequence[Row]) -> str | None:
+    """Return why nothing can be said of a test whose cases all ended in an error; None if some did not."""
+    ran = [row for row in rows if row["outcome"] != "skip"]
+    if not ran or any(row["outcome"] != "error" for row in ran):
+        return None
+    reasons = Counter(normalised(row["problem"] or "", (row["case_id"], row.get("group"))) for row in ran)
+    common = reasons.most_common(1)[0][0]
+    first = next(row["problem"] or "" for row in ran if normalised(row["problem"] or "", (row["case_id"], row.get("group"))) == common)
+    cases = f"all {len(ran):,} cases" if len(ran) > 1 else "the only case"
+    return f"{cases} ended in an error{'' if len(reasons) == 1 else ', most of them'}: {excerpt(first, _MAX_REASON_CHARS)}"
 
 
 def judged_run(
@@ -229,6 +262,13 @@ def judged_run(
     aggregates: Sequence[Aggregate] = (),
     no_regression: JudgeRegression | None = None,
 ) -> RunFile:
-    """Return run.json's engines, evals, gates and outcomes of a run; see `judge_gates`."""
+    """Return run.json's engines, evals, what it has only a part of, gates and outcomes of a run; see `judge_gates`."""
     gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted, unfinished=unfinished, no_regression=no_regression)
-    return {"engines": list(engines), "evals": eval_entries(records, rows), "gates": gates, "counts": count_outcomes(rows)}
+    parts = parts_of_evals(records.evals.values(), rows)
+    return {
+        "engines": list(engines),
+        "evals": eval_entries(records, rows),
+        "partial": parts,
+        "gates": gates,
+        "counts": count_outcomes(rows),
+    }

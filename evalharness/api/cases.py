@@ -28,6 +28,14 @@ class Case:
     reference: Any = None
     invalid: str | None = None
 
+    def __init_subclass__(cls) -> None:
+        # Before `dataclass` looks whether the class has one: a subclass's own fields would make it as long as its data.
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Case.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
+
 
 @dataclass(frozen=True)
 class OutputTarget:

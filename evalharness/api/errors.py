@@ -30,11 +30,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from evalharness.api.requests import GenerationFailure, GenerationResult
 
 
 class EvalHarnessError(Exception):
     """Root of every error that evalharness raises on purpose."""
+
+    lines: Sequence[str] = ()
+    """What a terminal shows beneath the message, such as the names to choose from."""
+    command: str = ""
+    """The command that helps; "" where the message tells, or the kind of error does."""
+
+    def helped_by(self, command: str, lines: Sequence[str] = ()) -> Self:
+        """Set the command that helps, and the lines beneath the message; return the error."""
+        self.command, self.lines = command, lines
+        return self
 
 
 class ConfigError(EvalHarnessError, ValueError):

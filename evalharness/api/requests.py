@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from evalharness.api import errors
-from evalharness.api.checks import check_boolean, check_sequence, check_token_ids, named_arguments, shown
+from evalharness.api.checks import check_boolean, check_sequence, check_token_ids, excerpt, named_arguments, shown
 from evalharness.api.options import LogprobsKind
 from evalharness.api.thinking import Thinking
 from evalharness.api.tools import Tool, read_tools
@@ -20,6 +20,8 @@ from evalharness.api.tools import Tool, read_tools
 if TYPE_CHECKING:
     from evalharness.api.scoring import ScoringRequest
 
+_SHOWN_CHARS = 60
+"""Of an answer in a repr: pytest shows it below failed assertions."""
 FinishReason: TypeAlias = Literal["stop", "length", "tool", "scored"]
 
 
@@ -132,6 +134,9 @@ class GenerationResult:
     entropies: tuple[float | None, ...] | None = None
     thinking: Thinking | None = None
     num_bytes_scored: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Generation({excerpt(self.text, _SHOWN_CHARS)!r})"
 
     @property
     def answer(self) -> str:

@@ -174,30 +174,30 @@ class FakeBackend:
         for prompt in prompts:
             if should_stop():
                 return
-            text, answer = self._answer(prompt)
-            if answer.delay_s and not self._wait(answer.delay_s, len(text), should_stop):
+            output = self._complete(prompt, plugins, should_stop)
+            if should_stop():
                 return
-            yield self._complete(prompt, text, answer, plugins)
+            yield output
 
-    def _wait(self, delay_s: float, num_tokens: int, should_stop: Callable[[], bool]) -> bool:
-        """Wait as if the answer were being made, token by token; return False where it is told to stop."""
+    def _wait(self, delay_s: float, num_tokens: int, should_stop: Callable[[], bool]) -> None:
+        """Wait as if the answer were being made, token by token, unless told to stop."""
         started = time.monotonic()
         self._now = (started, delay_s, num_tokens)
-        try:
-            while (left := started + delay_s - time.monotonic()) > 0:
-                time.sleep(min(left, _STEP_S))
-                if should_stop():
-                    return False
-        finally:
-            self._now = None
-        return True
+        while (left := started + delay_s - time.monotonic()) > 0 and not should_stop():
+            time.sleep(min(left, _STEP_S))
+        self._now = None
 
     def under_way(self) -> UnderWay:
         """Return the share of a delayed answer whose time has passed."""
         now = self._now
         return UnderWay() if now is None else UnderWay(1, int(now[2] * min(1.0, (time.monotonic() - now[0]) / now[1])))
 
-    def _complete(self, prompt: Prompt, text: str, answer: FakeAnswer, plugins: Sequence[GenerationPlugin]) -> BackendOutput:
+    def _complete(
+        self, prompt: Prompt, plugins: Sequence[GenerationPlugin], should_stop: Callable[[], bool] = lambda: False
+    ) -> BackendOutput:
+        text, answer = self._answer(prompt)
+        if answer.delay_s:
+            self._wait(answer.delay_s, min(len(text), prompt.plan.max_new_tokens), should_stop)
         if answer.error is not None:
             return prompt.index, GenerationFailure("error", answer.error)
         if answer.invalid is not None:

@@ -133,7 +133,7 @@ def _read(path: Path, file: BinaryIO) -> GgufFile:
     if not types:
         raise CheckpointError(f"{path} holds no weights; copy the model's file, not that of its vocabulary")
     if head_bytes + last_offset >= size:
-        raise CheckpointError(f"{path} has {size} bytes but its head speaks of more; it was copied or written only in part")
+        raise CheckpointError(f"{path} has {size} bytes, but its header says more; it was copied or written only in part")
     return GgufFile(path, values, dict(types.most_common()), head_bytes)
 
 

@@ -84,7 +84,7 @@ def _fetched(name: str, revision: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise CheckpointError(f"to fetch {name} from the hub takes huggingface_hub, which comes with each engine") from None
+        raise CheckpointError(f"fetching {name} from the hub needs huggingface_hub, which comes with every engine") from None
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
     except Exception as error:  # of the network, the hub, its answers, the disk: of many libraries, none of them ours

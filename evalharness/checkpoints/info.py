@@ -157,7 +157,7 @@ def _check_same_tokenizer(folder: Path, base: Path) -> None:
         adapters = read(folder)
         if adapters is not None and adapters != read(base):
             raise CheckpointError(
-                f"adapter {folder} brings another {what} than its base {base}, whose is used; "
+                f"adapter {folder} has another {what} than its base {base}, and the base's is used; "
                 "merge it into its base, together with its tokenizer files, and give that folder"
             )
 

@@ -98,7 +98,7 @@ def _check_safetensors(folder: Path, shards: Mapping[str, tuple[str, ...]]) -> W
         absent = [tensor for tensor in expected if tensor not in head]
         if absent:
             raise CheckpointError(
-                f"{folder / name} lacks {absent[0]!r}, which the index says is in it; index and shards are not of one checkpoint"
+                f"{folder / name} lacks {absent[0]!r}, which the index says is in it; index and shards do not belong together"
             )
         heads[name] = head
     return Weights(tuple(shards), heads)
@@ -124,7 +124,7 @@ def read_head(path: Path) -> dict[str, Any]:
     if not shapes_ok:
         raise CheckpointError(f"the head of {path} is damaged (types or shapes); copy it again")
     if end != size - 8 - length:
-        raise CheckpointError(f"{path} has {size} bytes but its head speaks of {8 + length + end}; it was copied or written only in part")
+        raise CheckpointError(f"{path} has {size} bytes, but its header says {8 + length + end}; it was copied or written only in part")
     return head
 
 
@@ -167,7 +167,9 @@ def base_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Return {tensor: shape} of a checkpoint. Raises `CheckpointError` for one whose weights are pickled: their heads say nothing."""
     weights = find_weights(folder, allow_pickle=True)
     if not weights.heads:
-        raise CheckpointError(f"{folder} has pickled weights only, so whether an adapter fits it cannot be told; save it as safetensors")
+        raise CheckpointError(
+            f"{folder} has pickled weights only, so it cannot be checked whether an adapter fits it; save it as safetensors"
+        )
     return {name: tuple(tensor["shape"]) for head in weights.heads.values() for name, tensor in tensors_of(head).items()}
 
 

@@ -14,11 +14,22 @@ import click
 
 from evalharness.api.errors import BROKEN, DONE, INTERRUPTED, REFUSED, BackendError, EvalHarnessError
 from evalharness.api.redaction import redactor, remember_options
-from evalharness.cli.framework import CommandGroup
+from evalharness.cli.completion import RunName
+from evalharness.cli.framework import CommandGroup, UnknownCommand
+from evalharness.cli.hints import command_for
 
 _SECTIONS = {
     "Start": ("init:init", "doctor:doctor"),
-    "Runs": ("show:show", "finished_runs:report", "finished_runs:rescore", "finished_runs:merge", "finished_runs:summary", "export:export"),
+    "Runs": (
+        "browse:list",
+        "browse:open",
+        "show:show",
+        "finished_runs:report",
+        "finished_runs:rescore",
+        "finished_runs:merge",
+        "finished_runs:summary",
+        "export:export",
+    ),
     "Comparisons": ("compare:compare", "compare:bless", "compare:timeline"),
     "Checkpoints": ("generate:generate", "watch:watch", "rules:rules"),
 }
@@ -53,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _usage_error(error)
     except EvalHarnessError as error:
-        _say_error(str(error))
+        _say_error(str(error), command_for(error, _running(sys.argv[1:] if arguments is None else arguments)), error.lines)
         return BROKEN if isinstance(error, BackendError) else REFUSED
     except (click.Abort, KeyboardInterrupt):
         _say_error("stopped by Ctrl-C")
@@ -74,17 +85,33 @@ def _usage_error(error: click.ClickException) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and context is not None:
         click.echo(context.get_help(), err=True)
         return REFUSED
-    _say_error(error.format_message())
-    if context is not None:
-        click.echo(context.get_usage(), err=True)
-        click.echo(f"{context.command_path} --help shows the options, with examples", err=True)
+    if isinstance(error, UnknownCommand):
+        _say_error(error.format_message(), error.command)
+        return REFUSED
+    usage = [] if context is None else context.get_usage().splitlines()
+    path = "evalharness" if context is None else context.command_path
+    _say_error(error.format_message(), f"{path} latest" if _lacks_a_run_alone(error) else f"{path} --help", usage)
     return REFUSED
 
 
-def _say_error(message: str) -> None:
-    from evalharness.report.text import one_line  # a message may quote a model's text or a file's name
+def _lacks_a_run_alone(error: click.ClickException) -> bool:
+    if not isinstance(error, click.MissingParameter) or error.ctx is None or error.param is None:
+        return False
+    return isinstance(error.param.type, RunName) and sum(param.required for param in error.ctx.command.params) == 1
+
+
+def _running(arguments: Sequence[str]) -> str:
+    return next((f"evalharness {word}" for word in arguments if word in group.commands_by_name), "evalharness")
+
+
+def _say_error(message: str, command: str = "", lines: Sequence[str] = ()) -> None:
+    from evalharness.report.text import one_line, terminal_text  # a message may quote a model's text or a file's name
 
     print(f"evalharness: error: {one_line(redactor().text(message), _MESSAGE_CHARS)}", file=sys.stderr)
+    for line in lines:
+        print(f"  {terminal_text(redactor().text(line), _MESSAGE_CHARS)}", file=sys.stderr)
+    if command:
+        print(f"try: {terminal_text(redactor().text(command), _MESSAGE_CHARS)}", file=sys.stderr)
 
 
 def _crash() -> int:
@@ -94,5 +121,7 @@ def _crash() -> int:
 
     for line in redactor().text(traceback.format_exc()).splitlines():
         print(terminal_text(line, _MESSAGE_CHARS), file=sys.stderr)
-    _say_error("this is a fault of evalharness or of a library, not of your input; please report it with the lines above")
+    _say_error(
+        "this is a fault of evalharness or of a library, not of your input; please report it with the lines above", "evalharness doctor"
+    )
     return BROKEN

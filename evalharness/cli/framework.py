@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import click
 
 from evalharness.api.errors import BROKEN, DONE, NOT_PASSED, REFUSED, RecordError, did_you_mean
+from evalharness.cli.hints import guess
 from evalharness.config import RunConfig, resolve
 from evalharness.config.kinds import Option, Setting
 from evalharness.config.options import ARGUMENTS, EVALS_OWN, OPTIONS
@@ -27,7 +28,7 @@ PATH = click.Path(path_type=Path)
 _EXIT_CODES = {
     DONE: "done",
     REFUSED: "nothing was done, because the command line or a file that it names is wrong; the message says what to do",
-    BROKEN: "the machine, the network or the code failed",
+    BROKEN: "a fault of evalharness, of a library or of the machine; the traceback tells",
 }
 RUN_CODES = {
     DONE: "every gate and every other test passed",
@@ -55,7 +56,7 @@ class Command(click.Command):
     ) -> None:
         super().__init__(*args, **keywords)
         self.examples = tuple(examples)
-        self.exit_codes = {**_EXIT_CODES, **(exit_codes or {})}
+        self.exit_codes = dict(sorted({**_EXIT_CODES, **(exit_codes or {})}.items()))
         self.takes_runs = takes_runs
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -74,6 +75,18 @@ def command(name: str, *, examples: Sequence[str], **keywords: Any) -> Callable[
     return click.command(name, cls=Command, examples=examples, **keywords)
 
 
+class UnknownCommand(click.UsageError):
+    """A first word that is no command; `command` is what was probably meant."""
+
+    def __init__(self, word: str, known: Sequence[str], ctx: click.Context) -> None:
+        why, self.command = guess(word) or ("", "evalharness --help")
+        meant = did_you_mean(word, known)
+        if meant and not why:
+            self.command = f"evalharness {meant.split(chr(39))[1]} --help"
+        hint = f": {why}" if why else f"{meant or '.'} Known: {', '.join(known)}."
+        super().__init__(f"{word!r} is not a command{hint}", ctx)
+
+
 class CommandGroup(click.Group):
     """Commands by section, each "module:command"; a module is imported when its command runs or is listed."""
 
@@ -86,19 +99,23 @@ class CommandGroup(click.Group):
         """Return the names in the order of the help."""
         return list(self._modules)
 
+    @property
+    def commands_by_name(self) -> Mapping[str, str]:
+        """The module of each command by its name."""
+        return self._modules
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command, imported now; None for an unknown name."""
         if cmd_name not in self._modules:
             return None
-        loaded: click.Command = getattr(import_module(f"evalharness.cli.commands.{self._modules[cmd_name]}"), cmd_name)
-        return loaded
+        module = import_module(f"evalharness.cli.commands.{self._modules[cmd_name]}")
+        return next(value for value in vars(module).values() if isinstance(value, click.Command) and value.name == cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the first word names. Raises `UsageError`, with the closest name, for an unknown one."""
         word = args[0]
         if word not in self._modules and not word.startswith("-"):
-            hint = did_you_mean(word, self._modules) or "."
-            raise click.UsageError(f"{word!r} is not a command{hint} Known: {', '.join(self._modules)}.", ctx)
+            raise UnknownCommand(word, list(self._modules), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -152,19 +169,23 @@ def resolve_options(values: Mapping[str, Any]) -> RunConfig:
     return RunConfig.from_settings({**run.settings, **defaults})
 
 
-def find_run(word: str) -> Path:
+def find_run(word: str, *, whole: bool = False, quiet: bool = False) -> Path:
     """Return the run directory that `word` names: `latest` or `latest~1`, a path, or the name of a run in the report folder.
 
-    `latest` never means a folder of that name, which is `./latest`. Raises `RecordError` where the word names no run.
+    `latest` never means a folder of that name, which is `./latest`; with `whole` partial runs do not count. What it stands for is said on
+    stderr, unless `quiet`. Raises `RecordError` where the word names no run.
     """
     if is_latest(word):
-        run_dir = find_latest(word, _report_dir())
-        print(f"evalharness: {word} is {one_line(str(run_dir), _MAX_PATH_CHARS)}", file=sys.stderr)  # nobody blesses or exports by guess
+        notes: list[str] = []
+        run_dir = find_latest(word, report_folder(), whole=whole, notes=notes)
+        shown = "; ".join([str(run_dir), *notes])  # nobody blesses or exports by guess
+        if not quiet:
+            print(f"evalharness: {word} is {one_line(shown, _MAX_PATH_CHARS)}", file=sys.stderr)
         return run_dir
     if Path(word).is_dir():
         return Path(word)
-    reports = _report_dir()
-    names = _run_names(reports)
+    reports = report_folder()
+    names = run_names(reports)
     if word in names:
         return reports / word
     raise RecordError(
@@ -174,18 +195,22 @@ def find_run(word: str) -> Path:
 
 
 def expand_run(text: str) -> str:
-    """Return RUN, or RUN:ENGINE, with the run's path in place of its name or `latest`; paths, patterns and all else as they are."""
+    """Return RUN, or RUN:ENGINE, with the run's path in place of its name or `latest`; paths, patterns and all else as they are.
+
+    For commands that judge runs against each other: partial ones are not `latest`.
+    """
     word, colon, engine = text.partition(":")
-    is_name = is_latest(word) or (not Path(text).exists() and not Path(word).exists() and word in _run_names(_report_dir()))
-    return f"{find_run(word)}{colon}{engine}" if is_name else text
+    is_name = is_latest(word) or (not Path(text).exists() and not Path(word).exists() and word in run_names(report_folder()))
+    return f"{find_run(word, whole=True)}{colon}{engine}" if is_name else text
 
 
-def _report_dir() -> Path:
+def report_folder() -> Path:
     """Return the folder that runs go to, as settings and environment say."""
     return resolve({}, os.environ, project_root(Path.cwd())).report_dir
 
 
-def _run_names(report_dir: Path) -> list[str]:
+def run_names(report_dir: Path) -> list[str]:
+    """Return the names of the folders in a report folder."""
     return sorted(path.name for path in report_dir.iterdir() if path.is_dir()) if report_dir.is_dir() else []
 
 

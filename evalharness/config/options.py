@@ -289,6 +289,11 @@ class RunConfig:
         "run or gate is refused)",
         default=False,
     )
+    keep_going: bool = option(
+        _FLAG,
+        "Ask all cases of an eval even if its first 16 all end in one error (default: off, the eval ends there; --resume asks the others)",
+        default=False,
+    )
     report_dir: Path = option(_FOLDER, "Folder that gets one folder per run", default=Path("reports"))
     baseline: str | None = option(
         Text(r"\S(.*\S)?", legal="the name of a baseline, a path, latest, or latest~1"),

@@ -142,8 +142,8 @@ class Engine:
 
     def under_way(self) -> UnderWay | None:
         """Return what is generated at this moment, None where the backend does not tell; for any thread, a few times a second."""
-        backends = (self._backend, None if self._fallback is None else self._fallback.opened)
-        told = [backend.under_way() for backend in backends if isinstance(backend, ToldProgress)]
+        backends: list[Any] = [self._backend, None if self._fallback is None else self._fallback.opened]
+        told = [backend.under_way() for backend in backends if isinstance(backend, ToldProgress) and backend.under_way is not None]
         return max(told, key=lambda one: one.num_rows, default=None)
 
     def generate_text_batch(

@@ -146,7 +146,7 @@ def _problem(name: str, info: CheckpointInfo | None, probed: Probed) -> str | No
     if name == "hf" and info.adapter is not None and find_spec("peft") is None:
         return "adapters need peft, which is not installed"
     if info.variant == "vlm" and probed.facts.get("torchvision_problem"):
-        return f"torchvision cannot be imported, so images cannot be asked ({probed.facts['torchvision_problem']})"
+        return f"torchvision cannot be imported, so image requests cannot run ({probed.facts['torchvision_problem']})"
     return None
 
 

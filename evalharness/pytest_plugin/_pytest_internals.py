@@ -17,6 +17,8 @@ from _pytest.mark.expression import Expression
 from _pytest.outcomes import Failed as Failed
 from _pytest.pathlib import import_path
 
+_NUM_ERROR_LINES = 3
+
 
 def parametrised_fixture(metafunc: pytest.Metafunc, name: str) -> Sequence[Any] | None:
     """Return the definitions of a fixture that a test function takes; the last one takes effect."""
@@ -26,6 +28,14 @@ def parametrised_fixture(metafunc: pytest.Metafunc, name: str) -> Sequence[Any] 
 def parameters_of(metafunc: pytest.Metafunc, name: str) -> list[Any]:
     """Return the parameters of this name that a test has been given already."""
     return [call.params[name] for call in metafunc._calls if name in call.params]
+
+
+def fixture_arguments(metafunc: pytest.Metafunc) -> list[Sequence[str]]:
+    """Return the arguments of the project's own fixtures that a test takes, directly or through others."""
+    taken = [definition for definitions in metafunc._arg2fixturedefs.values() for definition in definitions]
+    return [
+        definition.argnames for definition in taken if not definition.func.__module__.startswith(("_pytest.", "evalharness.pytest_plugin."))
+    ]
 
 
 def fixtures_of(item: pytest.Function) -> object:
@@ -109,6 +119,55 @@ def report_collection(collector: pytest.Collector) -> None:
 def terminal_width(reporter: Any) -> int:
     """Return the width of the terminal in characters."""
     return int(reporter._tw.fullwidth)
+
+
+def terminal_file(reporter: Any) -> Any:
+    """Return the file that pytest's reporter writes to."""
+    return reporter._tw._file
+
+
+def replace_terminal_file(reporter: Any, file: Any) -> None:
+    """Have pytest's reporter write to this file."""
+    reporter._tw._file = file
+
+
+def begin_new_line(reporter: Any) -> bool:
+    """Have the reporter begin a new line; return whether it stood in one, and ends that before it writes the next."""
+    was_in_line = bool(reporter.currentfspath)
+    reporter.currentfspath = None
+    reporter._tw._current_line = ""
+    return was_in_line
+
+
+def change_last_line(reporter: Any, parts: Sequence[str], color: str | None) -> None:
+    """Put parts before the counts of pytest's last line, and give it the colour, but never a milder one than its own."""
+    build = reporter.build_summary_stats_line
+
+    def built() -> tuple[list[tuple[str, dict[str, bool]]], str]:
+        counts, own = build()
+        chosen = color if color is not None and own != "red" else own
+        return [*((part, {chosen: True, "bold": True}) for part in parts), *counts], chosen
+
+    reporter.build_summary_stats_line = built
+
+
+def failing_line(representation: object) -> str | None:
+    """Return the place, the failing line and the error of a traceback; None for a message without a traceback."""
+    if not isinstance(representation, ExceptionRepr) or not representation.reprtraceback.reprentries:
+        return None
+    entry = representation.reprtraceback.reprentries[-1]
+    place = getattr(entry, "reprfileloc", None)
+    errors = [line for line in entry.lines if line.startswith("E ")]
+    failing = [line.removeprefix(">").strip() for line in entry.lines if line.startswith(">")][-1:]
+    where = [] if place is None else [f"{place.path}:{place.lineno}: {failing[0] if failing else place.message}"]
+    return "\n".join([*where, *errors[:_NUM_ERROR_LINES]])
+
+
+def change_crash_message(representation: object, message: str) -> None:
+    """Set what the short summary and the JUnit file say of a failure; does nothing where they say the whole text."""
+    crash = getattr(representation, "reprcrash", None)
+    if crash is not None:
+        crash.message = message
 
 
 def change_texts(representation: object, change: Callable[[str], str], max_lines: int = 200) -> bool:

@@ -29,6 +29,7 @@ from evalharness.config.options import DECODING, cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parameters_of, parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
 from evalharness.pytest_plugin.execution.units import misread
+from evalharness.pytest_plugin.gate_names import refuse_unknown_metrics
 
 
 class CasesNotLoaded(Exception):
@@ -39,9 +40,7 @@ class CasesNotLoaded(Exception):
         self.error = error
 
 
-def load_cases(
-    load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str, limit: int | None
-) -> tuple[Sequence[Case], tuple[str, ...]]:
+def load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str) -> tuple[Sequence[Case], tuple[str, ...]]:
     """Return the checked cases, and the warnings of the function that loads them; raises the first error found."""
     where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
     try:
@@ -56,7 +55,7 @@ def load_cases(
         except SystemExit as error:  # would end pytest at once, maybe with a green exit code
             raise ConfigError(f"{where} called sys.exit({error.code!r}); raise an error instead") from error
         if not isinstance(loaded, Iterable):
-            raise ConfigError(f"{where} gave {shown(loaded)}; it must give a list of evalharness.Case")
+            raise ConfigError(f"{where} returned {shown(loaded)}; it must return a list of evalharness.Case")
         cases = list(loaded)
     if not cases:
         raise ConfigError(f"{where} found no cases; give a folder that holds some with --data")
@@ -64,21 +63,21 @@ def load_cases(
         _check(case, where)
     twice = [case_id for case_id, count in Counter(case.id for case in cases).items() if count > 1]
     if twice:
-        raise ConfigError(f"{where} gave case ids more than once: {', '.join(map(repr, twice[:5]))}; ids must be unique within an eval")
-    return cases[:limit], tuple(dict.fromkeys(warned))
+        raise ConfigError(f"{where} returned case ids more than once: {', '.join(map(repr, twice[:5]))}; ids must be unique within an eval")
+    return cases, tuple(dict.fromkeys(warned))
 
 
 def _check(case: object, where: str) -> None:
     if not isinstance(case, Case):
-        raise ConfigError(f"{where} gave {shown(case)}; every case must be an evalharness.Case")
+        raise ConfigError(f"{where} returned {shown(case)}; every case must be an evalharness.Case")
     if case.group is not None and not isinstance(case.group, str):
-        raise ConfigError(f"{where} gave case {case.id!r} with group {shown(case.group)}; a group is text or None")
+        raise ConfigError(f"{where} returned case {case.id!r} with group {shown(case.group)}; a group must be text or None")
     if case.invalid is not None and not isinstance(case.invalid, str):
-        raise ConfigError(f"{where} gave case {case.id!r} with invalid {shown(case.invalid)}; it is a text that says why, or None")
+        raise ConfigError(f"{where} returned case {case.id!r} with invalid {shown(case.invalid)}; it must be a text that says why, or None")
     if not isinstance(case.tags, Mapping) or not all(isinstance(text, str) for tag in case.tags.items() for text in tag):
-        raise ConfigError(f"{where} gave case {case.id!r} with tags {shown(case.tags)}; tags are texts by name")
+        raise ConfigError(f"{where} returned case {case.id!r} with tags {shown(case.tags)}; tags must map names to texts")
     if not isinstance(case.id, str) or not case.id.strip() or not case.id.isprintable() or "::" in case.id:
-        raise ConfigError(f"{where} gave a case with id {shown(case.id)}; ids are printable text without '::'")
+        raise ConfigError(f"{where} returned a case with id {shown(case.id)}; ids must be printable text without '::'")
 
 
 @contextmanager
@@ -126,6 +125,8 @@ class EvalModule:
     """Why there are no cases, where the eval is an optional one."""
     notices: tuple[str, ...] = ()
     """What the loader of the cases warned of."""
+    num_loaded: int = 0
+    """Of its cases, those included that --limit and --shard leave out."""
 
     def options_for(self, case: Case) -> list[GenerationOptions]:
         """Return the variants of one case; where they sample, each has a seed of its own, the same on every engine.
@@ -167,7 +168,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
     for key in given:
         if key not in _KEYWORDS:
             if key in ("gate", "gates"):
-                raise ConfigError(f"{path}: the eval marker has no {key!r}; gates are a test's: @pytest.mark.gate('valid >= 0.95')")
+                raise ConfigError(f"{path}: the eval marker has no {key!r}; put gates on a test: @pytest.mark.gate('valid >= 0.95')")
             raise ConfigError(f"{path}: the eval marker has no {key!r}{did_you_mean(key, _KEYWORDS) or '.'} Known: {', '.join(_KEYWORDS)}")
     for key in ("cases", "request"):
         if not callable(given.get(key)):
@@ -178,11 +179,14 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
         if given.get(key) is not None and not callable(given[key]):
             raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
     name = (file or Path(path)).stem.removeprefix("test_")
-    cases, notices, no_data = _cases(given, path, run, root)
+    loaded, notices, no_data = _cases(given, path, run, root)
+    cases = cases_of_shard(loaded[: run.limit], run.shard)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
     plugins, directions = _plugins(given, path, run), _directions(given, path)
-    return EvalModule(name, path, cases, given["request"], variants, num_samples, run, given, plugins, directions, no_data, notices)
+    return EvalModule(
+        name, path, cases, given["request"], variants, num_samples, run, given, plugins, directions, no_data, notices, len(loaded)
+    )
 
 
 def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> tuple[Sequence[Case], tuple[str, ...], str | None]:
@@ -191,12 +195,12 @@ def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> t
     if not isinstance(optional, bool):
         raise ConfigError(f"{path}: the eval marker's optional must be True or False, got {reprlib.repr(optional)}")
     try:
-        cases, notices = load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run.limit)
+        cases, notices = load_cases(given["cases"], data_folder(given.get("data"), run, root), path)
     except Exception as error:
         if optional and isinstance(error, MissingData):
             return (), (), f"this eval is optional, and has no data: {error}"
         raise CasesNotLoaded(error) from error
-    return cases_of_shard(cases, run.shard), notices, None
+    return cases, notices, None
 
 
 def _overridden(options: GenerationOptions, run: RunConfig, where: str) -> GenerationOptions:
@@ -282,6 +286,12 @@ def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:
     return tuple(parse_gate(expression) for marker in markers for expression in marker.args)
 
 
+def any_regression_gate(items: Iterable[pytest.Item]) -> bool:
+    """Return whether a test has the gate `no_regression`; tests of one function are looked at once."""
+    functions = {getattr(item, "function", item): item for item in items}
+    return any(isinstance(gate, RegressionGate) for item in functions.values() for gate in gates_of(item))
+
+
 def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], module: EvalModule | None) -> None:
     """Parametrise a test over engines and, in an eval module, over cases; ids read `engine-case`.
 
@@ -306,10 +316,13 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
     if module is None:
         raise ConfigError(f"{nodeid}: fixtures case, generation and score need pytestmark = pytest.mark.eval(...) in the module")
     if takes(metafunc, "generation") and len(module.variants) > 1:
-        raise ConfigError(f"{nodeid} takes `generation`, but {len(module.variants)} generations per case are asked for; take `generations`")
+        raise ConfigError(f"{nodeid} takes `generation`, but {len(module.variants)} generations are made per case; take `generations`")
     if takes(metafunc, "steps") and not has_steps(module.request):
-        raise ConfigError(f"{nodeid} takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out")
+        raise ConfigError(
+            f"{nodeid} takes `steps`, but the eval's request has no earlier steps; make it a generator that yields them, or drop `steps`"
+        )
     gates = gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
+    refuse_unknown_metrics(metafunc, module.marker, gates)
     is_part = module.run.limit is not None or module.run.shard is not None
     refuse_unknown_slices(gates, (case.tags for case in module.cases), are_all=not is_part)
     metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])

@@ -17,7 +17,8 @@ from evalharness.config.kinds import PerCheckpoint
 from evalharness.pytest_plugin._pytest_internals import Failed, cached_value, fixtures_of, fixtures_of_item, request_of
 from evalharness.pytest_plugin.eval_module import is_ours
 from evalharness.pytest_plugin.execution.engines import DeferredEngine
-from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, Details, InvalidSample, ItemRecord, Score, shorten
+from evalharness.pytest_plugin.failures import shorten
+from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, Details, InvalidSample, ItemRecord, Score
 from evalharness.pytest_plugin.session import STATE
 
 if TYPE_CHECKING:

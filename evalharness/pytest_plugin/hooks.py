@@ -13,31 +13,49 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.checks import any_text
+from evalharness.analysis.judge import check_baseline, find_baseline
+from evalharness.analysis.reasons import normalised
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.garbage import collector
 from evalharness.api.options import GenerationOptions
 from evalharness.api.redaction import redactor, remember_options, remember_values
 from evalharness.api.requests import Outcome
 from evalharness.config import RunConfig
-from evalharness.pytest_plugin._pytest_internals import check_expressions
+from evalharness.pytest_plugin._pytest_internals import change_crash_message, check_expressions
 from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
 from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards
-from evalharness.pytest_plugin.distributed.worker import install_stop_command, report_ambiguous_node_ids, start_heartbeat, units_ahead
-from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, report_unloaded, takes
+from evalharness.pytest_plugin.distributed.worker import (
+    install_stop_command,
+    report_ambiguous_node_ids,
+    start_heartbeat,
+    start_sending,
+    units_ahead,
+)
+from evalharness.pytest_plugin.eval_module import (
+    any_regression_gate,
+    as_collection_error,
+    refuse_idle_gates,
+    refuse_misspelt_markers,
+    report_unloaded,
+    takes,
+)
+from evalharness.pytest_plugin.execution.early_end import EarlyEnds
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.execution.units import is_eval_test
+from evalharness.pytest_plugin.failures import hide_own_frames, message_of
 from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdict, results_of, stop_for
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
-from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report, shorten
+from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report
 from evalharness.pytest_plugin.plain_tests import PlainTest, asks_outside_of_units, takes_engine
+from evalharness.pytest_plugin.progress.showing import progress_of
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.replay.resume import Resumption, asks_to_resume, resume_run
-from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Progress, Reporting, announce, cannot_begin, make_safe
+from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Reporting, announce, cannot_begin, make_safe
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
+from evalharness.runs.run_file import is_latest
 
 
 class RunningTests:
@@ -47,6 +65,9 @@ class RunningTests:
         self._session = session
         self._state = state
         self._prefill = FixturePrefill()
+        # Recorded answers cost nothing.
+        self._early_ends = EarlyEnds(is_on=not state.context.run.keep_going and NEW_SESSION not in session.config.stash)
+        session.config.pluginmanager.register(self._early_ends, "evalharness-early-ends")
         state.execution.engines.on_outcome = self._take
 
     def _take(self, spec: EngineSpec, options: GenerationOptions, outcome: Outcome, seconds: float) -> None:
@@ -69,6 +90,8 @@ class RunningTests:
             state.plain = PlainTest.of(item, state.registry) if item.config.stash.get(NEW_SESSION, None) is None else None
             return (yield)
         assert isinstance(item, pytest.Function)
+        if self._early_ends.leaves_out(record):
+            return (yield)
         try:
             execution.note_evals(item.session.items)  # a worker's first test: before, the controller may still refuse the run
         except RecordError as error:
@@ -94,7 +117,7 @@ class RunningTests:
                 raise
             if isinstance(error, pytest.xfail.Exception) or pyfuncitem.get_closest_marker("xfail") is not None:
                 raise  # pytest decides whether this was expected
-            record.miss = Miss(shorten(any_text(error) or type(error).__name__), _location(error, pyfuncitem))
+            record.miss = Miss(message_of(error), _location(error, pyfuncitem))
             return True
         except pytest.skip.Exception:
             if record is not None:
@@ -126,9 +149,11 @@ class RunningTests:
         self, item: pytest.Item, call: pytest.CallInfo[Any]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Note each phase, and each subtest, in the test's record; after the last one, write its row."""
-        raised = call.excinfo.value if call.excinfo is not None else None
-        report = yield
         state = self._state
+        raised = call.excinfo.value if call.excinfo is not None else None
+        if call.excinfo is not None and (state.current or state.plain) is not None and not item.config.getoption("fulltrace"):
+            hide_own_frames(call.excinfo)
+        report = yield
         state.execution.progress.num_signs += 1
         if state.plain is not None and state.plain.record.nodeid == item.nodeid:
             self._note_plain(state.plain, report, call, raised)
@@ -139,17 +164,21 @@ class RunningTests:
         is_subtest = report.when == "call" and not record.has_returned
         if note_report(record, report, call, raised) == "miss" and report.failed:
             _let_pass(item, record, report, call)
+        if report.failed and raised is not None:
+            change_crash_message(report.longrepr, message_of(raised))
+            report.evalharness_reason = normalised(message_of(raised), (record.case.id, record.case.group))  # type: ignore[attr-defined]
         make_safe(report)
         if is_subtest:
             return report
         if report.when == "teardown":
             try:
                 state.execution.test_ended(record, call.duration)
+                self._early_ends.note(record)
             except RecordError as error:
                 stop_for(item.session, error)
             state.current = None
         elif report.when == "call" or not report.passed:
-            _attach(item, record, report, state.execution.progress.take_new_tokens())
+            _attach(item, record, report)
         return report
 
     def _note_plain(self, plain: PlainTest, report: pytest.TestReport, call: pytest.CallInfo[Any], raised: BaseException | None) -> None:
@@ -181,17 +210,17 @@ def _let_pass(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, 
     record.miss = record.miss or Miss(record.problem or "", _location(call.excinfo.value, item))
 
 
-def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, num_tokens: int) -> None:
+def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport) -> None:
     """Attach what the reporting process needs to the report, as plain types that xdist can carry."""
     report.evalharness = {  # type: ignore[attr-defined]
         "outcome": record.outcome,
         "problem": record.problem,
         "location": record.miss.location if record.miss is not None else "",
-        "num_tokens": num_tokens,
     }
-    if record.outcome in ("miss", "invalid"):
+    if record.outcome not in ("pass", "skip"):
         # Of the item, not of this report: the JUnit file takes those of the teardown.
         item.user_properties += [("outcome", record.outcome), ("problem", record.problem or "")]
+        item.user_properties.append(("reason", normalised(record.problem or "", (record.case.id, record.case.group))))
 
 
 def _location(error: BaseException, item: pytest.Function) -> str:
@@ -236,6 +265,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[REPORTING] = reporting = Reporting(config, state)
     if state.context.worker in CONTROLLER_NAMES:
         config.pluginmanager.register(reporting, "evalharness-reporting")
+        config.pluginmanager.register(reporting.equal, "evalharness-equal-failures")
     if state.context.worker == "controller":
         from evalharness.pytest_plugin.distributed.controller import Controller  # xdist is imported with it
 
@@ -246,10 +276,18 @@ def pytest_configure(config: pytest.Config) -> None:
             state.registry.engines  # noqa: B018  # a wrong checkpoint or option is a usage error before anything is collected
             if not runs_nothing(config):
                 state.execution.engines.check_cache()
+                _check_baseline(state.context)
         except EvalHarnessError as error:
             raise pytest.UsageError(redactor().text(str(error))) from error
         except OSError as error:
             raise cannot_begin(error) from error
+
+
+def _check_baseline(context: RunContext) -> None:
+    """Raise for a baseline of the command line that does not exist; `latest` may, and gates on it fail then, as in a first night."""
+    run = context.run
+    if run.baseline is not None and run.origin("baseline") == "command line" and not is_latest(run.baseline) and context.resumed is None:
+        check_baseline(find_baseline(run.baseline, root=context.root, base=Path.cwd(), report_dir=Path(run.report_dir)))
 
 
 def _session(context: RunContext, engines: Sequence[EngineSpec] | None = None) -> EvalSession:
@@ -338,6 +376,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             return
         if context.worker == "main":
             execution.engines.check_cache()
+            state.has_idle_baseline = context.run.baseline is not None and not any_regression_gate(session.items)
             state.start()
             execution.note_evals(session.items)
         elif context.is_worker:
@@ -345,6 +384,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             install_stop_command(session)
             if _given(config)["heartbeat"] is not None:
                 state.heartbeat = start_heartbeat(execution, Path(_given(config)["heartbeat"]))
+            state.sender = start_sending(config, execution)
     except EvalHarnessError as error:
         raise pytest.UsageError(redactor().text(str(error))) from error
     except OSError as error:
@@ -362,9 +402,7 @@ def _start(config: pytest.Config, state: EvalSession) -> None:
 
     config.stash[REPORTING].signals.take()
     start_run(state)
-    progress = Progress(config, state.execution)
-    config.stash[REPORTING].progress = progress
-    state.execution.while_waiting = progress.show
+    config.stash[REPORTING].progress = progress_of(config, state)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
@@ -378,6 +416,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     return_mask(config)
     if (reporting := config.stash.get(REPORTING, None)) is not None:
         reporting.signals.give_back()
+        reporting.end_progress()
     state = config.stash.get(STATE, None)
     if state is not None:
         state.close()

@@ -20,17 +20,17 @@ import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.api.cases import Case
-from evalharness.api.checks import MAX_BITS, any_text, excerpt, plain_number, shown
+from evalharness.api.checks import MAX_BITS, plain_number, shown
 from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
 from evalharness.pytest_plugin._pytest_internals import Failed
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
+from evalharness.pytest_plugin.failures import message_of, shorten
 from evalharness.runs.judging import reference_sha256
 from evalharness.runs.schema import MAX_DATA_DEPTH, Row, RowOutcome
 
 _NO_VERDICT_FROM = ("evalharness.engine", "evalharness.backends", "pytest_timeout")
 _NOT_RUN = "async_fail"  # pytest's function; `test_pytest_internals.py` knows whether it is there
-_MAX_PROBLEM_CHARS = 2000  # only the assertion's message: the generation itself is in the row
 
 
 CANNOT_GO_ON = "the run cannot go on"
@@ -115,11 +115,6 @@ def is_assertion(error: BaseException) -> bool:
     return not any(module.startswith(_NO_VERDICT_FROM) or function == _NOT_RUN for module, function in places)
 
 
-def shorten(text: str) -> str:
-    """Return the text, capped, with lone surrogates escaped, because xdist cannot carry them."""
-    return excerpt(text.encode("utf-8", "backslashreplace").decode("utf-8"), _MAX_PROBLEM_CHARS, count_rest=True)
-
-
 _WORSE: tuple[RowOutcome | None, ...] = (None, "pass", "skip", "miss", "fail", "invalid", "error")
 
 
@@ -176,7 +171,7 @@ def _called(
         is_expected = broken is None and hasattr(report, "wasxfail")
         return "miss" if is_expected else "skip", _message(report, call)
     if broken is not None:
-        return "error", _message_of(broken)
+        return "error", message_of(broken)
     if not errors:
         return "fail" if report.longreprtext.startswith(_STRICT_XPASS) else "error", _message(report, call)
     return "miss" if record.gated else "fail", _message(report, call)
@@ -190,14 +185,8 @@ def _message(report: pytest.TestReport, call: pytest.CallInfo[Any]) -> str:
     expected = "" if reason is None else f"xfail: {reason or 'no reason given'}"
     if call.excinfo is None:
         return shorten(report.longreprtext or expected or "failed without an exception")
-    text = _message_of(call.excinfo.value)
+    text = message_of(call.excinfo.value)
     return shorten(text if not reason or reason == text else f"{text} ({expected})")
-
-
-def _message_of(error: BaseException) -> str:
-    text = any_text(error) or type(error).__name__
-    known = isinstance(error, (AssertionError, pytest.fail.Exception, pytest.skip.Exception))
-    return shorten(text if known else f"{type(error).__name__}: {text}")
 
 
 class Score:
@@ -206,10 +195,13 @@ class Score:
     def __init__(self, record: ItemRecord) -> None:
         self._record = record
 
+    def __repr__(self) -> str:
+        return "score"
+
     def __call__(self, **values: Any) -> None:
         for name, value in values.items():
             if name in BUILT_IN_METRICS:
-                raise ScoreError(f"score {name!r} has the name of a rate that every test has; give it another name")
+                raise ScoreError(f"score {name!r} is the name of a built-in metric; give it another name")
             if name in self._record.scores:
                 raise ScoreError(f"score {name!r} was recorded already for this case; give each name once")
             if value is not None:
@@ -225,6 +217,9 @@ class Details:
 
     def __init__(self, record: ItemRecord) -> None:
         self._record = record
+
+    def __repr__(self) -> str:
+        return "details"
 
     def __call__(self, **values: Any) -> None:
         if self._record.details is None:
@@ -307,7 +302,7 @@ def _plain_data(value: Any, beyond: Callable[[str], str] = _refused, copying: _C
     if not isinstance(plain, (Mapping, list, tuple)):
         raise _NotPlain(f"must be plain JSON data, got {shorten(shown(value))} ({type(value).__name__}); give dicts, lists, texts, numbers")
     if id(plain) in copying.around:
-        raise _NotPlain("holds itself; give plain JSON data")
+        raise _NotPlain("contains itself; give plain JSON data")
     if len(copying.around) >= MAX_DATA_DEPTH:
         return beyond(f"nested more than {MAX_DATA_DEPTH} deep")
     copying.around.append(id(plain))

@@ -18,8 +18,9 @@ from evalharness.pytest_plugin._pytest_internals import fixtures_of_item
 from evalharness.pytest_plugin.eval_module import is_ours
 from evalharness.pytest_plugin.execution.engine_queue import EngineQueue
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
-from evalharness.pytest_plugin.execution.unit_results import UnitJournal, UnitProgress
+from evalharness.pytest_plugin.execution.unit_results import UnitJournal
 from evalharness.pytest_plugin.outcomes import ItemRecord
+from evalharness.pytest_plugin.progress.counts import UnitProgress
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.journal import Journal, plain_eval, plain_node

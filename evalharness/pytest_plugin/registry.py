@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from evalharness.analysis.eval_functions import engines_to_compare
+from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.backends import known_backends
 from evalharness.config.checks import check_combinations
@@ -43,6 +45,8 @@ class EvalRegistry:
         """What is odd about the checkpoints, and which were skipped; shown before the run and in run.json."""
         self.ambiguous_node_ids: set[str] = set()
         """Ids of tests that read like those of evals but are not; a controller hears of them from its workers."""
+        self._num_tests = Counter[str]()
+        """Tests made of each module's cases, before any is deselected."""
         self._unloaded: dict[str, Exception] = {}
         self._files: dict[str, Path] = {}
         """Of the modules, by what node ids say of them."""
@@ -137,6 +141,7 @@ class EvalRegistry:
             if not self.is_absent(asked):
                 self.engine_of(asked)  # an engine that the run does not have is an error now, not in the test
         parametrize_eval(metafunc, engine_ids, module)
+        self._num_tests[path] += sum(isinstance(case, Case) for case in parameters_of(metafunc, "case"))
 
     # Tests
 
@@ -188,6 +193,8 @@ class EvalRegistry:
                 "name": module.name,
                 "path": path,
                 "num_cases": len(module.cases),
+                "num_all_cases": module.num_loaded,
+                "num_all_tests": self._num_tests[path] * module.num_loaded // len(module.cases),
                 "plugins": plugin_names(module.plugins),
                 "options": [options.to_json() for options in module.variants],
                 "code": eval_code(self.context.root, path, gates),

@@ -1,4 +1,4 @@
-"""What the reporting process shows and collects: what will run, progress, misses, crashes, and why a session ends early.
+"""What the reporting process shows and collects: what will run, misses, crashes, and why a session ends early.
 
 Reports of eval tests quote generated text, which may control a terminal, flood it, or break xdist; `make_safe` changes them before they
 leave.
@@ -12,9 +12,8 @@ import html
 import re
 import signal
 import threading
-import time
 from collections.abc import Generator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -29,13 +28,16 @@ from evalharness.api.garbage import collector
 from evalharness.api.redaction import redactor
 from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
+from evalharness.pytest_plugin.failures import shorten
+from evalharness.pytest_plugin.last_screen import EqualFailures, darken_last_line, write_lines, write_places
 from evalharness.pytest_plugin.options import asked_on_command_line
-from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
-from evalharness.report.text import duration_text, terminal_text
+from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
+from evalharness.report.text import terminal_text
+from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import Row, RunFile
 
 if TYPE_CHECKING:
-    from evalharness.pytest_plugin.execution.execution import Execution
+    from evalharness.pytest_plugin.progress.showing import Progress
     from evalharness.pytest_plugin.session import EvalSession
 
 CONTROLLER_NAMES = ("main", "controller")
@@ -43,8 +45,6 @@ CONTROLLER_NAMES = ("main", "controller")
 CANNOT_BEGIN = "the run cannot begin"
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EAGAIN)
 _SYSTEM_ERROR = re.compile(r"\[Errno (\d+)\] .+")
-_TERMINAL_EVERY_S = 0.2
-_PIPE_EVERY_S = 30.0
 _END_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -62,71 +62,9 @@ def announce(state: EvalSession) -> str:
         return line
     path = baseline["path"] or ""
     problem = baseline["problem"] or (None if Path(path).exists() else why_absent(Path(path)))
+    if state.has_idle_baseline:
+        return f"{line}\nevalharness: --baseline changes nothing: no test of this run has the gate no_regression"
     return f"{line}\nevalharness: baseline {baseline['path'] if problem is None else f'cannot be used, gates on it will fail: {problem}'}"
-
-
-class Progress:
-    """Shows cases done, tokens per second and time left: one live line on a terminal, an occasional line in a pipe."""
-
-    def __init__(self, config: pytest.Config, execution: Execution) -> None:
-        self._execution = execution
-        self._reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-        self._capture: Any = config.pluginmanager.get_plugin("capturemanager")
-        self.live = bool(self._reporter is not None and self._reporter.isatty and config.get_verbosity() <= 0)
-        """Whether one line is rewritten in place; then pytest's own dots are not shown."""
-        self._every_s = _TERMINAL_EVERY_S if self.live else _PIPE_EVERY_S
-        self._started = time.monotonic()
-        self._last = self._started
-        self._num_done = 0
-        self._num_tokens = 0
-        self._num_problems = 0
-
-    def test_ended(self, num_tokens: int, is_problem: bool) -> None:
-        """Count a test."""
-        self._num_done += 1
-        self._num_tokens += num_tokens
-        self._num_problems += is_problem
-        self.show()
-
-    def show(self) -> None:
-        """Show the line if it is due; also called while a test waits for its generation."""
-        now = time.monotonic()
-        if self._reporter is None or now - self._last < self._every_s:
-            return
-        self._last = now
-        # A test that waits for its generation is being captured, and so would be this line.
-        with self._capture.global_and_fixture_disabled() if self._capture is not None else nullcontext():
-            self._write(self._line(now))
-
-    def _write(self, line: str) -> None:
-        if self.live:
-            self._reporter.rewrite(line[: terminal_width(self._reporter) - 1], erase=True)
-        else:
-            self._reporter.ensure_newline()
-            self._reporter.write_line(line)
-
-    def clear(self) -> None:
-        """Remove the live line."""
-        if self.live and self._last != self._started:
-            self._reporter.rewrite("", erase=True)
-
-    def _line(self, now: float) -> str:
-        total = len(self._execution.plan.units)
-        elapsed = now - self._started
-        tokens = max(self._num_tokens, self._execution.progress.num_completion_tokens)
-        generated = self._execution.progress.num_generations
-        rate = [f"{tokens / elapsed:,.0f} tokens/s"] if tokens or not generated else []  # given responses are scored, not generated
-        parts = [f"{self._num_done}/{total} tests", *rate]
-        if generated > self._num_done:
-            parts.insert(1, f"{generated} generated")
-        steps = self._execution.progress.num_step_generations
-        if steps:
-            parts.insert(1, f"{steps} generated in steps")
-        if 0 < self._num_done < total:
-            parts.append(f"about {duration_text((total - self._num_done) * elapsed / self._num_done)} left")
-        if self._num_problems:
-            parts.append(f"{self._num_problems} not passed")
-        return "evalharness: " + ", ".join(parts)
 
 
 class EndSignals:
@@ -174,7 +112,7 @@ def cannot_begin(error: OSError) -> pytest.UsageError:
 
 
 class Reporting:
-    """Misses, crashed tests, the live line and the finished run of a process that reports; a plugin of its session."""
+    """Misses, crashed tests, the progress and the finished run of a process that reports; a plugin of its session."""
 
     def __init__(self, config: pytest.Config, state: EvalSession) -> None:
         self._config = config
@@ -189,20 +127,23 @@ class Reporting:
         self.interrupted: str | None = None
         self.signals = EndSignals()
         self.summary = ""
+        self.verdict = ""
+        self.equal = EqualFailures()
         self._is_ending = False
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, Any] | None:
-        """Give misses and invalid samples names and letters of their own; with a live line no letters are shown."""
+        """Give misses and invalid samples names and letters of their own."""
         facts = getattr(report, "evalharness", None)
         if facts is None or hasattr(report, "wasxfail"):
             return None
-        live = self.progress is not None and self.progress.live
         if facts["outcome"] == "miss":
-            return "miss", "" if live else "m", ("MISS", {"yellow": True})
+            return "miss", "m", ("MISS", {"yellow": True})
         if facts["outcome"] == "invalid":
             # In a test without gates it is a failure, which pytest then explains like any other.
-            return "failed" if report.failed else "invalid", "" if live else "i", ("INVALID", {"yellow": True})
-        return ("passed", "", "PASSED") if live and facts["outcome"] == "pass" else None
+            return "failed" if report.failed else "invalid", "i", ("INVALID", {"yellow": True})
+        if facts["outcome"] == "skip" and (facts["problem"] or "").startswith(NOT_RUN):
+            return "not run", "", ("NOT RUN", {"yellow": True})
+        return None
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -223,7 +164,7 @@ class Reporting:
         if outcome in ("miss", "invalid") and not report.failed and not is_expected:
             self._report_as_failed(report)
         if self.progress is not None:
-            self.progress.test_ended(facts["num_tokens"], outcome != "pass")
+            self.progress.gathering.test_ended(is_problem=outcome != "pass")
         if outcome == "pass":
             del report.evalharness  # pytest keeps the reports of all tests until the end
 
@@ -287,8 +228,6 @@ class Reporting:
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write all results and reports, judge the gates, and set the session's exit code; what fails becomes `problem`."""
         self._is_ending = True
-        if self.progress is not None:
-            self.progress.clear()
         ended = str(session.shouldfail or session.shouldstop or self.interrupted or "")
         if not ended and exitstatus == pytest.ExitCode.INTERNAL_ERROR:
             ended = "internal error"
@@ -308,40 +247,63 @@ class Reporting:
             self.problem = str(error)
         except Exception as error:  # whatever breaks here, the journal holds every result and must be named
             self.problem = f"{type(error).__name__}: {any_text(error)}; the results are safe in {run_dir / 'journal'}"
+        finally:
+            self.end_progress()
         if self.problem is not None:
             session.exitstatus = BROKEN
+
+    def end_progress(self) -> None:
+        """Show no progress any more. Idempotent."""
+        if self.progress is not None:
+            self.progress.close()
+
+    def pytest_enter_pdb(self) -> None:
+        """Leave the terminal to the debugger."""
+        if self.progress is not None:
+            self.progress.pause(on=True)
+
+    def pytest_leave_pdb(self) -> None:
+        """Take it again."""
+        if self.progress is not None:
+            self.progress.pause(on=False)
 
     def _write_reports(self, run: RunFile, rows: list[Row]) -> str:
         """Write the reports and return the closing lines; if a page fails, note that in `run` and in run.json."""
         from evalharness.pytest_plugin.finish.ci_files import write_github_summary
+        from evalharness.report.terminal import verdict_line
         from evalharness.report.writing import report_rows, terminal_summary  # numpy and tabulate, only now
 
         tables = report_rows(self._state.context.run_dir, rows)
         run["problems"], run["exit_code"] = tables.run["problems"], tables.run["exit_code"]
         write_github_summary(tables)
+        self.verdict = verdict_line(tables)
         reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
         return terminal_summary(tables, None if reporter is None else terminal_width(reporter))
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show the scores, the misses where `-rm` asks for them, and where the report lies."""
+        self.equal.before_short_summary(terminalreporter)
         if self.problem is not None:
             terminalreporter.write_sep("=", "evalharness", red=True)
             terminalreporter.write_line(f"no report: {terminal_text(self.problem, 2000)}", red=True)
         if self.run is None:
             return
+        from evalharness.report.findings import gate_counts  # loads numpy: only where there is a run
+
         if "m" in terminalreporter.reportchars and self.misses:
             terminalreporter.write_sep("=", "misses")
             for nodeid, location, problem in self.misses:
                 terminalreporter.write_line(f"MISS {nodeid} ({location})", yellow=True)
                 for line in problem.splitlines():
                     terminalreporter.write_line(f"E   {terminal_text(line)}")
-        terminalreporter.write_sep("=", "evalharness")
-        for line in self.summary.splitlines():  # one by one: a terminal that lacks a character gets that line escaped
-            terminalreporter.write_line(line)
-        terminalreporter.write_line(f"report: {self._state.context.run_dir / 'report.md'}")
-        if (page := self._state.context.run_dir / "report.html").exists():
-            terminalreporter.write_line(f"page: {page}")
+        if terminalreporter.config.get_verbosity() < -1:
+            write_lines(terminalreporter, [self.verdict])
+        else:
+            terminalreporter.write_sep("=", "evalharness")
+            write_lines(terminalreporter, self.summary.splitlines())
+        write_places(terminalreporter, self._state.context.run_dir)
+        darken_last_line(terminalreporter, self.verdict.partition(":")[0], gate_counts(self.run))
 
 
 def _renewed_index(report_dir: Path) -> str:

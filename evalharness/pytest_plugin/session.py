@@ -11,6 +11,7 @@ from evalharness.pytest_plugin.distributed.heartbeat import Heartbeat
 from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.plain_tests import PlainTest
+from evalharness.pytest_plugin.progress.showing import Ticker
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.files import RunLock
@@ -28,6 +29,8 @@ class EvalSession:
         """Keeps other processes from resuming this run."""
         self.heartbeat: Heartbeat | None = None
         """Writes this worker's signs of life."""
+        self.sender: Ticker | None = None
+        """Tells the controller how far this worker is."""
         self.current: ItemRecord | None = None
         """The running eval test."""
         self.plain: PlainTest | None = None
@@ -36,12 +39,17 @@ class EvalSession:
         """Begins the run; called for every engine that is opened, and does nothing if the run has begun or another process begins it."""
         self.is_collected = False
         """Whether the collection came to its end; what it has until then is not what was asked for."""
+        self.has_idle_baseline = False
+        """Whether there is a baseline, and no gate of this process's tests asks for one."""
         self.has_started_run = False
         self.run_file_at_start: RunFile = {}
 
     def close(self) -> None:
         """Stop generating, close the engine that was kept, and close the journal. Idempotent."""
         self.execution.close()
+        if self.sender is not None:
+            self.sender.stop()
+            self.sender = None
         if self.heartbeat is not None:
             self.heartbeat.stop()
             self.heartbeat = None

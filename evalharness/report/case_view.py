@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,11 @@ from rich.console import Console
 from evalharness.api.errors import RecordError
 from evalharness.api.options import GenerationOptions
 from evalharness.report.terminal import print_fields, print_heading, print_text
-from evalharness.report.text import number_text, one_line, plural
+from evalharness.report.text import number_text, plural
 from evalharness.runs.run_file import read_samples
 from evalharness.runs.schema import Generation, Row, entries_of, generations_of, items_of, mapping, text_of
 
-NUM_CANDIDATES = 20
+NUM_CANDIDATES = 10
 _ALL_IDS = 100_000
 
 
@@ -38,17 +40,18 @@ def find_rows(run_dir: Path, wanted: str) -> list[Row]:
     if len(partly) == 1:
         return next(iter(partly.values()))
     if partly:
-        shown = ", ".join(map(one_line, list(partly)[:NUM_CANDIDATES]))
-        more = f" and {len(partly) - NUM_CANDIDATES} more" if len(partly) > NUM_CANDIDATES else ""
-        raise RecordError(f"{wanted!r} is part of {len(partly)} case ids of {run_dir}; give more of one: {shown}{more}")
-    raise RecordError(f"{run_dir} has no case {wanted!r}; {_nearest(wanted, ids)}")
+        problem = f"{wanted!r} is part of {len(partly):,} case ids of {run_dir}; give more of one"
+        raise _with_choice(RecordError(problem), run_dir, list(partly))
+    close = get_close_matches(wanted, list(ids)[:5000], n=5, cutoff=0.3) or list(ids)[:5]
+    problem = f"{run_dir} has no case {wanted!r}; {'did you mean one of these?' if close else 'it has no rows'}"
+    raise _with_choice(RecordError(problem), run_dir, close)
 
 
-def _nearest(wanted: str, ids: Mapping[str, None]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(wanted, list(ids)[:5000], n=5, cutoff=0.3) or list(ids)[:5]
-    return f"did you mean one of {', '.join(map(one_line, close))}?" if close else "the run has no rows"
+def _with_choice(error: RecordError, run_dir: Path, ids: Sequence[str]) -> RecordError:
+    """Return the error with the ids beneath it, one a line, and the command that shows the first."""
+    more = [f"… and {len(ids) - NUM_CANDIDATES:,} more"] if len(ids) > NUM_CANDIDATES else []
+    command = shlex.join(["evalharness", "show", str(run_dir), ids[0]]) if ids else f"evalharness report {shlex.quote(str(run_dir))}"
+    return error.helped_by(command, [*ids[:NUM_CANDIDATES], *more])
 
 
 def print_row(console: Console, row: Row) -> None:

@@ -16,7 +16,7 @@ from evalharness.runs.schema import Row, entries_of, generations_of, items_of, m
 
 REPORT_COLUMNS = ["eval", "test", "engine", "group_key", "group_value", "kind", "metric", "value", "stderr", "low", "high", "interval", "n"]
 """`kind`: score (mean of a score), count (of cases), aggregate, gate (`metric` is its expression, `value` what was
-measured), gate_passed (0 or 1, empty where it was skipped), throughput.
+measured), gate_passed (0 or 1, empty where it was skipped or not judged), throughput.
 
 `group_key` and `group_value` are a tag, or empty for all cases. `stderr` is the standard error of a mean, cases of one group
 taken together, `low` and `high` its 95 % interval, `interval` the kind of it (wilson, bootstrap, none), `n` what it is over.
@@ -60,7 +60,7 @@ def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:
     for gate in entries_of(tables.run.get("gates")):
         names = [gate.get(name) for name in ("eval", "test", "engine")]
         yield [*names, "", "", "gate", gate.get("expression"), gate.get("value"), *_NO_INTERVAL, gate.get("n")]
-        passed = {"passed": 1, "failed": 0, "skipped": ""}[gate_state(gate)]
+        passed = {"passed": 1, "failed": 0}.get(gate_state(gate), "")
         yield [*names, "", "", "gate_passed", gate.get("expression"), passed, *_NO_INTERVAL, gate.get("n")]
 
 

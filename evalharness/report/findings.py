@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from evalharness.api.errors import BROKEN
-from evalharness.report.tables import OUTCOMES, RunTables
+from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables
 from evalharness.report.text import one_line, plural, share_text
+from evalharness.runs.partial import part_texts
+from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import EvalEntry, GateVerdict, RunFile, entries_of, items_of, mapping, text_of
 
 MAX_FINDINGS = 30
@@ -20,6 +22,8 @@ FEW_CASES = 10
 SAME_TEXT_CASES = 3
 """From this many cases on, one and the same answer to all of them is worth a sentence."""
 NUM_CASES_IN_REMARK = 3
+ERRORS = "ended in an error: not counted in any mean"
+"""How the caveat about errors ends."""
 _NOTABLE = {
     "length_cap": (0.05, "hit the length cap and may be cut off"),
     "empty": (0.0, "are empty"),
@@ -34,6 +38,8 @@ def verdict(tables: RunTables) -> tuple[str, str]:
     gates = gate_counts(tables.run)
     num_failed = gates["failed"]
     reasons = gate_words(gates) or ["gates were not judged" if _unfinished(tables) else "no gates were set"]
+    if num_not_run := tables.not_run.total():
+        reasons.insert(0, f"{tables.num_rows - num_not_run:,} of {plural(tables.num_rows, 'sample')} ran")
     for outcome, what in (("fail", "failed"), ("error", "ended in an error"), ("invalid", "could not be run")):
         if counts[outcome]:
             reasons.append(f"{plural(counts[outcome], 'sample')} {what}")
@@ -58,25 +64,31 @@ def _what_broke(run: RunFile) -> str:
     return "something other than a sample broke" + (f": {plural(num, 'problem')} of the run" if num else "")
 
 
-def gate_state(gate: GateVerdict) -> Literal["passed", "failed", "skipped"]:
-    """Return what became of a gate, the same in every report; skipped: it needs a baseline, and none was given."""
-    return "skipped" if gate.get("asked") is False else "passed" if gate.get("passed") is True else "failed"
+def gate_state(gate: GateVerdict) -> Literal["passed", "failed", "not judged", "skipped"]:
+    """Return what became of a gate, the same in every report.
+
+    Not judged: its cases did not all run, or all ended in an error. Skipped: it needs a baseline, and none was given.
+    """
+    if gate.get("asked") is False:
+        return "skipped"
+    return "passed" if gate.get("passed") is True else "not judged" if gate.get("judged") is False else "failed"
 
 
 def gate_counts(run: RunFile) -> Counter[str]:
-    """Return how many gates of a run passed, failed and were skipped."""
+    """Return how many gates of a run passed, failed, were not judged and were skipped."""
     return Counter(map(gate_state, entries_of(run.get("gates"))))
 
 
 def gate_words(counts: Mapping[str, int]) -> list[str]:
-    """Return what became of a run's gates, the same words everywhere: "3 of 10 gates failed", then how many were skipped.
+    """Return what became of a run's gates, the same words everywhere: "3 of 10 gates failed", then how many were not judged or skipped.
 
-    Skipped gates are none of the ten.
+    Those are none of the ten.
     """
     num_failed, num_judged = counts.get("failed", 0), counts.get("failed", 0) + counts.get("passed", 0)
     which = "the gate" if num_judged == 1 else f"{share_text(num_failed or num_judged, num_judged)} gates"
     words = [f"{which} {'failed' if num_failed else 'passed'}"] if num_judged else []
-    return words + [f"{plural(number, 'gate')} skipped, as no baseline was given" for number in [counts.get("skipped", 0)] if number]
+    others = (("not judged", ""), ("skipped", ", as no baseline was given"))
+    return words + [f"{plural(counts[state], 'gate')} {state}{why}" for state, why in others if counts.get(state)]
 
 
 def is_on_mean(gate: GateVerdict) -> bool:
@@ -174,7 +186,9 @@ def _coverage(tables: RunTables) -> Iterator[str]:
     evals = entries_of(tables.run.get("evals"))
     if mapping(tables.run.get("baseline")) and evals and not any(_asks_baseline(entry) for entry in evals):
         yield "a baseline was given, but no test has the gate no_regression: nothing was compared with it"
-    for entry in evals:
+    for part in part_texts(tables.run).values():
+        yield f"only part of an eval was selected, {part}: its scores and gates are about these alone"
+    for entry in () if "partial" in tables.run else evals:  # of an older version
         name, num_cases = text_of(entry.get("name")), entry.get("num_cases")
         present = tables.num_cases.get(name, 0)
         if isinstance(num_cases, int) and present < num_cases:
@@ -184,7 +198,7 @@ def _coverage(tables: RunTables) -> Iterator[str]:
         yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {tables.num_rows:,}: the two files do not match"
     if tables.num_duplicates:
         rows = plural(tables.num_duplicates, "duplicate row")
-        yield f"{rows} of a case × test × engine that has one already: counted all the same"
+        yield f"{rows} of a case × test × engine that has one already: counted anyway"
     for outcome, count in sorted(tables.unknown_outcomes.items()):
         yield f"{plural(count, 'row')} with the unknown outcome '{outcome}': counted as other, never scored"
 
@@ -225,13 +239,20 @@ def _same_checkpoints(tables: RunTables) -> Iterator[str]:
 
 def _unanswered(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
-        for name, what in (("error", "ended in an infrastructure error"), ("invalid", "could not be run (invalid)")):
+        for name, what in (("error", ERRORS), ("invalid", "could not be run (invalid): not counted in any mean")):
             if counts[name]:
-                yield f"{share_text(counts[name], counts['cases'])} cases of {where} {what}: not counted in any mean"
+                yield f"{share_text(counts[name], counts['cases'])} cases of {where} {what}"
+    not_run: dict[str, list[ProblemGroup]] = {}
     for group in tables.problems.values():
-        if group.outcome == "skip":
+        if group.problem.startswith(NOT_RUN):
+            not_run.setdefault(group.problem.removeprefix(NOT_RUN), []).append(group)
+        elif group.outcome == "skip":
             reason = one_line(group.problem or "no reason was recorded", 200)
             yield f"{plural(group.count, 'case')} of {group.eval} on {group.engine} skipped: {reason}"
+    for reason, groups in not_run.items():
+        places = [f"{group.eval} on {group.engine} ({group.count:,})" for group in groups[:NUM_CASES_IN_REMARK]]
+        more = f" and {plural(len(groups) - len(places), 'more eval')}" if len(groups) > len(places) else ""
+        yield f"not run: {', '.join(places)}{more}: {one_line(reason, 300)}"
 
 
 def _cut_answers(tables: RunTables) -> Iterator[str]:

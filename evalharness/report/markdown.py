@@ -13,7 +13,7 @@ from evalharness.api.checks import short_hash
 from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
 from evalharness.report.tables import OUTCOMES, RunTables
-from evalharness.report.text import code_block, markdown_cell, number_text, plural, terminal_text, when_finite
+from evalharness.report.text import code_block, figure_text, markdown_cell, number_text, plural, terminal_text, when_finite
 from evalharness.runs.command_line import HIDDEN
 from evalharness.runs.schema import GateVerdict, RunFile, Throughput, WorkerEntry, entries_of, mapping, text_of
 
@@ -84,6 +84,9 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
     """Yield verdict, counts, and caveats."""
     word, sentence = verdict(tables)
     yield f"**{word}**: {markdown_cell(sentence, 1000)}."
+    if command := go_on_command(tables.run):
+        yield "Go on with:"
+        yield code_block([command])
     counts = [f"{count:,} {name}" for name in (*OUTCOMES, "other") if (count := tables.total(name))]
     yield f"{tables.extent()}, {plural(tables.num_rows, 'sample')}{': ' if counts else ''}{', '.join(counts)}."
     if caveats := findings(tables, capitals=True):
@@ -99,10 +102,10 @@ def gate_blocks(tables: RunTables) -> Iterator[str]:
 
 
 def _gate_line(gate: GateVerdict) -> list[str]:
-    passed = {"passed": "yes", "failed": "**NO**", "skipped": "skipped"}[gate_state(gate)]
+    passed = {"passed": "yes", "failed": "**NO**"}.get(state := gate_state(gate), state)
     names = [markdown_cell(text_of(name)) for name in (gate.get("eval"), gate.get("test"), gate.get("engine"))]
     names.append(markdown_cell(text_of(gate.get("reason")), 1000))
-    value = markdown_cell(number_text(gate.get("value")))
+    value = markdown_cell(figure_text(gate.get("value"), text_of(gate.get("metric"))))
     numbers = [value, *(markdown_cell(text_of(number)) for number in (gate.get("threshold"), gate.get("n")))]
     return [markdown_cell(text_of(gate.get("expression"))), passed, *names, *numbers]
 
@@ -260,10 +263,11 @@ def rescored_sections(run: RunFile) -> Iterator[str]:
 
 
 def _runnable(command: list[str]) -> list[str]:
-    """Return the command as one types it; without --run-id, which is given once."""
+    """Return the command as one types it; without --run-id and --resume, which are given once."""
     program = PurePath(command[0])
     start = ["python", "-m", program.parent.name] if program.name == "__main__.py" else [program.name]
-    kept = [part for part, before in zip(command[1:], command, strict=False) if before != "--run-id" and not part.startswith("--run-id")]
+    once = ("--run-id", "--resume")
+    kept = [part for part, before in zip(command[1:], command, strict=False) if before not in once and part.partition("=")[0] not in once]
     return [*start, *kept]
 
 
@@ -273,6 +277,16 @@ def rerun_command(run: RunFile) -> str:
     if not isinstance(command, list) or not command:
         return ""
     return shlex.join(_runnable([terminal_text(text_of(part), 2000) for part in command]))
+
+
+def go_on_command(run: RunFile) -> str:
+    """Return the command that goes on with a run that did not come to its end or met errors; "" where there is nothing to go on with."""
+    is_whole = run.get("finished_at") and not run.get("interrupted") and not mapping(run.get("counts")).get("error")
+    command = rerun_command(run)
+    # A run whose answers are another's is made anew; one with problems of its own alone has all that it can have.
+    if not run or is_whole or run.get("rescored") or not f"{command} ".startswith(("pytest ", "python -m pytest ")):
+        return ""
+    return f"{command} --resume {shlex.quote(terminal_text(text_of(run.get('run_id')), 200))}"
 
 
 def _rerun(tables: RunTables) -> Iterator[str]:

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from evalharness.analysis.reasons import normalised
 from evalharness.analysis.statistics.intervals import cluster_sums, cluster_variance, group_codes, mean_intervals
 from evalharness.report.text import one_line, plural, printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
+from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import Generation, Row, RunFile, entries_of, generations_of, items_of, mapping, text_of
 
 OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")
@@ -28,8 +30,6 @@ _SCORED = ("pass", "miss", "fail")
 NUM_NODEIDS = 3
 _PROBLEM_CHARS = 400
 _EXCERPT_CHARS = 120
-# What differs from case to case within one reason: quoted values, paths, numbers.
-_VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![\w.\-/])(?:[\w.\-]*/)+[\w.\-]+|\d+")
 _PLACE_OF_TURN = re.compile(r" \([0-9]+ of [0-9]+\)")  # in what a chat template left out: chats of many lengths are one finding
 
 
@@ -54,17 +54,23 @@ class Codes:
 
 @dataclass
 class ProblemGroup:
-    """Rows of one outcome whose problems differ in quoted values, paths and numbers only; texts are of the first row."""
+    """Rows of one eval and outcome whose problems are one reason (`analysis/reasons.py`); texts are of the first row."""
 
     outcome: str
     eval: str
-    engine: str
+    engines: list[str]
     problem: str
     excerpt: str
     number: int = 0
     """Its place among the groups of the run; `RunTables.row_problems` has it for each row."""
     count: int = 0
     nodeids: list[str] = field(default_factory=list)
+    case_ids: list[str] = field(default_factory=list)
+
+    @property
+    def engine(self) -> str:
+        """Its engines, with commas between them."""
+        return ", ".join(self.engines)
 
 
 COUNTS = {"cases": "cases", "pass": "pass", "miss": "miss", "fail": "fail", "invalid": "invalid", "error": "errors", "skip": "skipped"} | {
@@ -139,7 +145,7 @@ class RunTables:
     """row, score name, value."""
     row_tags: list[tuple[int, int, int]] = field(default_factory=list)
     """row, tag key, tag value."""
-    problems: dict[tuple[str, int, int, str], ProblemGroup] = field(default_factory=dict)
+    problems: dict[tuple[str, int, str], ProblemGroup] = field(default_factory=dict)
     row_problems: list[int] = field(default_factory=list)
     """The group of each row's problem, -1 for a row that passed."""
     unknown_outcomes: Counter[str] = field(default_factory=Counter)
@@ -151,6 +157,8 @@ class RunTables:
     flagged: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in FLAGS})
     """Rows, counted from 0, by what of `FLAGS` their generations are."""
     num_duplicates: int = 0
+    not_run: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Rows of tests that never ran, by eval, test and engine."""
     derived: dict[str, list[str]] = field(default_factory=dict, repr=False)
     """Results computed from the rows, kept by name."""
 
@@ -295,6 +303,8 @@ def _add_row(tables: RunTables, row: Row, seen: set[tuple[int, int, int, str]]) 
     generations = generations_of(row)
     outcome = _outcome(tables, row.get("outcome"))
     tables.outcomes.append(outcome)
+    if outcome == "skip" and text_of(row.get("problem")).startswith(NOT_RUN):
+        tables.not_run[tables.evals.names[key[0]], tables.tests.names[key[1]], tables.engines.names[key[2]]] += 1
     tables.row_problems.append(-1 if outcome == "pass" else _add_problem(tables, key, outcome, row, generations))
     validity = _add_generations(tables, key[2], generations)
     for name in FLAGS if len(validity) > 1 else ():  # more than that it was answered
@@ -362,19 +372,22 @@ def _add_scores(tables: RunTables, number: int, outcome: str, scores: Mapping[st
 def _add_problem(tables: RunTables, key: tuple[int, int, int], outcome: str, row: Row, generations: list[Generation]) -> int:
     """Count the row with those of its kind; return the number of the group."""
     problem = text_of(row.get("problem"))
-    reason = (outcome, key[0], key[2], _VARYING.sub("…", problem[:_PROBLEM_CHARS]))
-    group = tables.problems.get(reason)
+    reason = (outcome, key[0], normalised(problem, (row.get("case_id"), row.get("group"))))
+    group, engine = tables.problems.get(reason), tables.engines.names[key[2]]
     if group is None:
         text = text_of(generations[0].get("text")) if generations else ""
         group = tables.problems[reason] = ProblemGroup(
             outcome,
             tables.evals.names[key[0]],
-            tables.engines.names[key[2]],
+            [],
             one_line(problem, _PROBLEM_CHARS),
             terminal_text(text, _EXCERPT_CHARS),
             len(tables.problems),
         )
     group.count += 1
+    if engine not in group.engines:
+        group.engines.append(engine)
     if len(group.nodeids) < NUM_NODEIDS:
         group.nodeids.append(terminal_text(text_of(row.get("nodeid")), 200))
+        group.case_ids.append(tables.case_ids[-1])
     return group.number

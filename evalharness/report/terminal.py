@@ -10,29 +10,12 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from evalharness.report.findings import findings, gate_state, verdict
+from evalharness.report import what_broke
+from evalharness.report.columns import fit, pad
+from evalharness.report.findings import ERRORS, findings, verdict
+from evalharness.report.markdown import go_on_command
 from evalharness.report.tables import COUNTS, RunTables
-from evalharness.report.text import number_text, one_line, plural, terminal_text
-from evalharness.runs.schema import GateVerdict, entries_of, text_of
-
-
-def pad(text: str, width: int, *, right: bool) -> str:
-    """Return the text in exactly `width` columns."""
-    text = fit(text, width)
-    space = " " * (width - cell_len(text))
-    return space + text if right else text + space
-
-
-def fit(text: str, width: int) -> str:
-    """Return the text cut to `width` columns, the cut shown as `~`."""
-    if cell_len(text) <= width:
-        return text
-    shown = ""
-    for char in text:
-        if cell_len(shown + char) > width - 1:  # what follows a character may widen it
-            break
-        shown += char
-    return shown + "~"
+from evalharness.report.text import figure_text, plural, terminal_text
 
 
 def fit_apart(texts: Iterable[str], width: int) -> dict[str, str]:
@@ -82,70 +65,59 @@ def table_lines(lines: Sequence[Sequence[str]], num_text_columns: int) -> Iterat
         yield "  ".join(cells).rstrip()
 
 
-DEFAULT_COLUMNS = 80
+DEFAULT_COLUMNS = 120
 MIN_COLUMNS = 40
 NUM_REMARKS = 5
 NUM_LINES = 40
-NUM_PASSED_GATES = 5
 NUM_SCORES = 6
 _VALIDITY = ("malformed", "length_cap", "empty", "unclosed", "invalid", "error", "skip", "miss", "fail", "other")
 _TITLES = {**COUNTS, "length_cap": "cut", "other": "unknown"}
 _ALWAYS_SHOWN = ("malformed", "length_cap", "invalid", "error")
 _SHORTEST_NAME = 8
-_GATE_MARKS = (
-    ("failed", "GATE FAILED", NUM_LINES),
-    ("skipped", "gate skipped", NUM_PASSED_GATES),
-    ("passed", "gate passed", NUM_PASSED_GATES),
-)
 
 
 def terminal_width() -> int:
-    """Return COLUMNS if it is a number, else `DEFAULT_COLUMNS`."""
+    """Return COLUMNS if it is a number, else the width of the terminal, else, in a log or a pipe, `DEFAULT_COLUMNS`."""
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isascii() and columns.isdigit() else DEFAULT_COLUMNS
+    if columns.isascii() and columns.isdigit():
+        return int(columns)
+    try:
+        return os.get_terminal_size(1).columns or DEFAULT_COLUMNS
+    except OSError:
+        return DEFAULT_COLUMNS
 
 
 def terminal_lines(tables: RunTables, columns: int) -> Iterator[str]:
-    """Yield lines that take at most `columns` columns (never fewer than `MIN_COLUMNS`) and hold no control character."""
+    """Yield lines that take at most `columns` columns (never fewer than `MIN_COLUMNS`) and hold no control character.
+
+    Commands, which come last, are neither cut nor broken.
+    """
     columns = max(columns, MIN_COLUMNS)
     for line in _lines(tables, columns):
         yield fit(line, columns)
+    yield from what_broke.worst_lines(tables)
+    if command := go_on_command(tables.run):
+        yield f"go on: {command}"
 
 
 def _lines(tables: RunTables, columns: int) -> Iterator[str]:
-    yield from _table(tables, columns)
-    for line in _gates(tables):
+    if any(tables.total(outcome) for outcome in ("pass", "miss", "fail", "invalid", "other")):
+        yield from _table(tables, columns)
+    words = what_broke.legend(tables, _VALIDITY, _TITLES)
+    for line in (*([words] if words else ()), *what_broke.gate_lines(tables), *what_broke.reason_lines(tables)):
         yield from wrapped(line, columns)
-    remarks = findings(tables)
+    remarks = [remark for remark in findings(tables) if not remark.endswith(ERRORS)]  # their reasons say it here
     for remark in remarks[:NUM_REMARKS]:
         yield from wrapped(f"! {terminal_text(remark, 400)}", columns)
     if len(remarks) > NUM_REMARKS:
         yield f"! {plural(len(remarks) - NUM_REMARKS, 'more caveat')} in report.md"
+    yield from wrapped(verdict_line(tables), columns)
+
+
+def verdict_line(tables: RunTables) -> str:
+    """Return the verdict of a run and its reasons."""
     word, sentence = verdict(tables)
-    yield from wrapped(f"{word}: {terminal_text(sentence, 400)}", columns)
-
-
-def _gates(tables: RunTables) -> Iterator[str]:
-    """Yield failed gates with their reason, skipped ones, then passed ones with their value; many are counted instead."""
-    gates = entries_of(tables.run.get("gates"))
-    for state, mark, most in _GATE_MARKS:
-        chosen = [gate for gate in gates if gate_state(gate) == state]
-        for gate in chosen[:most]:
-            where = f"{text_of(gate.get('eval'))}::{text_of(gate.get('test'))} on {text_of(gate.get('engine'))}"
-            reason = one_line(text_of(gate.get("reason")), 400) or _what_it_is(gate)
-            yield terminal_text(f"{mark}: {text_of(gate.get('expression'))} ({where}): {reason}", 600)
-        if len(chosen) > most:
-            yield f"{plural(len(chosen) - most, 'more gate')} {mark.partition(' ')[2]}"
-
-
-def _what_it_is(gate: GateVerdict) -> str:
-    value, baseline = gate.get("value"), gate.get("baseline")
-    if baseline is None:
-        return number_text(value)
-    changed = "" if value is None else f", changed by {number_text(value)}"
-    unseen = gate.get("could_have_shown")
-    size = f"; a difference of {number_text(unseen)} could have gone unseen" if isinstance(unseen, float) else ""
-    return f"no regression shown against {one_line(text_of(baseline), 100)}{changed}{size}"
+    return f"{word}: {terminal_text(sentence, 400)}"
 
 
 def _table(tables: RunTables, columns: int) -> Iterator[str]:
@@ -155,6 +127,8 @@ def _table(tables: RunTables, columns: int) -> Iterator[str]:
     scores: list[str] = [""]
     means = _means(tables)
     for key, row in tables.counts.items():
+        if tables.not_run.get(key) == row["cases"]:
+            continue  # a remark names it
         numbers = ["-" if name == "malformed" and not row["form_judged"] else f"{row[name]}" for name in shown]
         lines.append([terminal_text(f"{key[0]}::{key[1]}", 80), terminal_text(key[2], 80), f"{row['cases']}", *numbers])
         scores.append(means.get(key, ""))
@@ -193,7 +167,7 @@ def _means(tables: RunTables) -> dict[tuple[str, ...], str]:
     for key, counts in tables.counts.items():
         scores = [(name, tables.scores[(*key, name)]) for name in tables.metrics(*key[:2]) if (*key, name) in tables.scores]
         parts = [
-            f"{terminal_text(name, 30)} {number_text(score.mean)}{'' if score.n == counts['cases'] else f' (n={score.n})'}"
+            f"{terminal_text(name, 30)} {figure_text(score.mean, name)}{'' if score.n == counts['cases'] else f' (n={score.n})'}"
             for name, score in scores[:NUM_SCORES]
         ]
         if len(scores) > NUM_SCORES:
@@ -216,6 +190,19 @@ def _column_widths(lines: Sequence[Sequence[str]], columns: int) -> list[int]:
 
 OUTCOME_STYLES = {"pass": "green", "ok": "green", "miss": "yellow", "warning": "yellow", "skip": "dim", "invalid": "magenta"}
 """Colours of outcomes; of any other, red. The word is always there, too."""
+
+_LINE_STYLES = {
+    ("GATE FAILED", "GATES FAILED", "FAILED:", "BROKEN:"): "bold red",
+    ("INTERRUPTED:", "EMPTY:", "go on:"): "bold yellow",
+    ("! ",): "yellow",
+    ("PASSED:",): "bold green",
+}
+
+
+def line_style(line: str) -> str:
+    """Return the style of a closing line of a run: words such as "bold red", "" for none."""
+    return next((style for starts, style in _LINE_STYLES.items() if line.startswith(starts)), "")
+
 
 _VERDICT_STYLES: Mapping[tuple[str, ...], str] = {("REGRESSED", "FAILED"): "bold red", ("improved",): "green", ("not enough data",): "dim"}
 

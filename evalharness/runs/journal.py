@@ -32,6 +32,7 @@ import itertools
 import json
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -210,8 +211,24 @@ def read_journal(path: Path) -> Iterator[Line]:
             offset += len(raw)
 
 
+_ESCAPED = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+
+
+def readable(name: str) -> str:
+    """Return the name of a test with the letters that pytest escapes in its parameters: "test_a[统]", not "test_a[\\u7edf]".
+
+    What is not printable, and ASCII, stays escaped. A readable name is returned as it is.
+    """
+    return _ESCAPED.sub(_letter, name) if "\\" in name else name
+
+
+def _letter(match: re.Match[str]) -> str:
+    code = int(match[2] or match[3] or match[4], 16)
+    return match[1] + chr(code) if 0x80 <= code <= sys.maxunicode and chr(code).isprintable() else match[0]
+
+
 class EvalNode(NamedTuple):
-    """The parts of an eval test's node id. `test` has its class and its other parameters: "TestA::test_b[x]"."""
+    """The parts of an eval test's node id. `test` has its class and its other parameters, readable: "TestA::test_b[x]"."""
 
     path: str
     test: str
@@ -233,7 +250,7 @@ def parse_nodeid(nodeid: str, engine_ids: Iterable[str]) -> EvalNode | None:
     for engine_id in engine_ids:
         others, separator, case_id = parameters.partition(f"-{engine_id}-")
         if separator and (best is None or len(engine_id) > len(best.engine)):
-            best = EvalNode(path, f"{name}[{others[1:]}]" if others else name, engine_id, case_id)
+            best = EvalNode(path, readable(f"{name}[{others[1:]}]") if others else name, engine_id, case_id)
     return best
 
 
@@ -249,7 +266,7 @@ def plain_node(nodeid: str, engine_id: str) -> EvalNode:
     path, _, name = nodeid.partition("::")
     function, _, parameters = name.removesuffix("]").partition("[")
     others = f"-{parameters}".removesuffix(f"-{engine_id}")[1:] if engine_id else parameters
-    return EvalNode(path, function, engine_id, function.replace("::", ".") + (f"[{others}]" if others else ""))
+    return EvalNode(path, function, engine_id, function.replace("::", ".") + (f"[{readable(others)}]" if others else ""))
 
 
 def plain_eval(path: str, *, beside_eval: bool) -> str:
@@ -259,7 +276,7 @@ def plain_eval(path: str, *, beside_eval: bool) -> str:
 
 
 def test_name(nodeid: str, path: str, engine_id: str) -> str:
-    """Return the test in an eval test's id, given its engine: class, name and other parameters."""
+    """Return the test in an eval test's id, given its engine: class, name and other parameters, readable."""
     name, bracket, parameters = nodeid[len(path) + 2 :].partition("[")
     others = "" if parameters.startswith(f"{engine_id}-") else parameters.partition(f"-{engine_id}-")[0]
-    return f"{name}{bracket}{others}]" if others else name
+    return readable(f"{name}{bracket}{others}]") if others else name

@@ -23,7 +23,7 @@ def outcome_of(recorded: Recorded | Failed) -> Outcome:
     """Return a recorded outcome as the engine gave it; `invalid` where a secret in the answer was hidden, for that is another answer."""
     if isinstance(recorded, Recorded) and recorded["hidden"]:
         names = ", ".join(recorded["hidden"])
-        problem = f"the answer held a secret, which its record hides ({names}), so it cannot be judged again; ask anew"
+        problem = f"the answer held a secret, which its record hides ({names}), so it cannot be judged again; generate it again"
         return GenerationFailure("invalid", problem)
     if isinstance(recorded, Recorded):
         return GenerationResult.from_json(recorded.whole())

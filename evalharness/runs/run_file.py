@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
-from evalharness.api.checks import finite_number, refuse_constant
+from evalharness.api.checks import finite_number, first_names, refuse_constant
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
 from evalharness.runs.files import numbered_lines, open_for_reading, read_whole, write_atomically
@@ -85,7 +85,7 @@ _TYPES: Mapping[str, type] = {
         ("command", "notices", "idle_options", "problems", "earlier_problems", "resumptions", "engines", "evals", "gates", "aggregates"),
         list,
     ),
-    **dict.fromkeys(("tables", "outputs", "throughput", "workers", "durations"), list),
+    **dict.fromkeys(("partial", "tables", "outputs", "throughput", "workers", "durations"), list),
 }
 """Of run.json's keys, where they are there and not null."""
 
@@ -200,23 +200,34 @@ def is_latest(word: str) -> bool:
     return word == LATEST or word.startswith(f"{LATEST}~")
 
 
-def find_latest(word: str, report_dir: Path) -> Path:
-    """Return the run directory in `report_dir` that `latest`, `latest~1`, … means; `RecordError` if there is none."""
+def find_latest(word: str, report_dir: Path, *, whole: bool = False, notes: list[str] | None = None) -> Path:
+    """Return the run directory in `report_dir` that `latest`, `latest~1`, … means; `RecordError` if there is none.
+
+    `whole`: partial runs, such as one after `--lf`, do not count unless all are partial; newer ones are a line in `notes`.
+    """
     counted = _COUNTED.fullmatch(word)
     if counted is None:
         raise RecordError(f"{word!r} does not count runs back; legal are latest, latest~1 (the run before it), latest~2 and so on")
     num_back = int(counted[1] or 0)
-    ended: list[tuple[str, Path]] = []
+    ended: list[tuple[str, Path, bool]] = []
     unfinished: dict[str, str] = {}
     for folder in _run_folders(report_dir):
-        ended_at, problem = _end(folder)
+        ended_at, problem, is_partial = _end(folder)
         if problem:
             unfinished[folder.name] = problem
         else:
-            ended.append((ended_at, folder))
-    if num_back >= len(ended):
-        raise RecordError(f"there is no run {word}: {report_dir} holds {_held(len(ended), unfinished)}; {_advice(len(ended))}")
-    return sorted(ended, reverse=True)[num_back][1]
+            ended.append((ended_at, folder, is_partial))
+    newest_first = sorted(ended, reverse=True)
+    counted_runs = [run for run in newest_first if not (whole and run[2])] or newest_first
+    if num_back >= len(counted_runs):
+        held = _held(len(counted_runs), len(ended) - len(counted_runs), unfinished)
+        error = RecordError(f"there is no run {word}: {report_dir} holds {held}; {_advice(len(counted_runs))}")
+        raise error.helped_by("evalharness list" if ended or unfinished else "pytest evals --model PATH")
+    found = counted_runs[num_back]
+    newer = [folder.name for _, folder, is_partial in newest_first[: newest_first.index(found)] if whole and is_partial and not found[2]]
+    if newer:
+        _note(notes, f"partial runs do not count here: {first_names(newer, _MOST_SHOWN)}; name a run to take it")
+    return found[1]
 
 
 def _run_folders(report_dir: Path) -> Iterable[Path]:
@@ -225,20 +236,20 @@ def _run_folders(report_dir: Path) -> Iterable[Path]:
     return {folder.resolve(): folder for folder in reversed(folders)}.values()
 
 
-def _end(folder: Path) -> tuple[str, str]:
-    """Return when a run ended, or "" and why it is not complete."""
+def _end(folder: Path) -> tuple[str, str, bool]:
+    """Return when a run ended, or "" and why it is not complete; and whether it is partial."""
     try:
         run = read_run(folder)
     except RecordError:
-        return "", "cannot be read"
+        return "", "cannot be read", False
     state = run_state(run)
     if state == FINISHED:
-        return str(run["finished_at"]), ""
-    return "", "running or killed" if state == "running" else state
+        return str(run["finished_at"]), "", bool(run.get("partial"))
+    return "", "running or killed" if state == "running" else state, False
 
 
-def _held(num_ended: int, unfinished: Mapping[str, str]) -> str:
-    held = f"{num_ended:,} complete run{'' if num_ended == 1 else 's'}"
+def _held(num_ended: int, num_partial: int, unfinished: Mapping[str, str]) -> str:
+    held = f"{num_ended:,} complete run{'' if num_ended == 1 else 's'}{f', {num_partial:,} partial' if num_partial else ''}"
     if not unfinished:
         return held
     shown = [f"{name}: {state}" for name, state in sorted(unfinished.items())]

@@ -16,6 +16,8 @@ from evalharness.runs.journal import encode, parse_nodeid, parse_plain, plain_ev
 from evalharness.runs.records import Recorded, RunRecords, set_generations
 from evalharness.runs.schema import EngineEntry, EvalEntry, EvalLine, Row
 
+NOT_RUN = "not run: "
+"""How the problem of a test begins that never ran."""
 _APART = ("options", "generation", "generations", "steps")  # encoded once for many rows, or there as bytes
 
 
@@ -62,12 +64,15 @@ def _array(elements: Iterable[bytes]) -> bytes:
     return b"[" + b",".join(elements) + b"]"
 
 
+_OF_JOURNAL = ("cases", "options", "num_all_cases", "num_all_tests")  # of an eval's line: the rows have the first two, `partial` the others
+
+
 def eval_entries(records: RunRecords, rows: Sequence[Row]) -> list[EvalEntry]:
     """Return the evals for run.json: everything but their cases and decoding options, which every row has.
 
     Generation plugins were in force where something was generated: not in an eval whose `rows` have no generations, or score responses.
     """
-    entries = [{name: value for name, value in line.items() if name not in ("cases", "options")} for line in records.evals.values()]
+    entries = [{name: value for name, value in line.items() if name not in _OF_JOURNAL} for line in records.evals.values()]
     for entry in entries:
         if entry.get("plugins"):
             made = (row["generation"] for row in rows if row["eval"] == entry["name"] and row["generation"] is not None)
@@ -134,7 +139,7 @@ def missing_row(engines: Mapping[str, EngineEntry], evals: Mapping[str, EvalLine
             "checkpoint": engines[node.engine]["checkpoint"],
             "backend": engines[node.engine]["backend"],
             "outcome": "skip",
-            "problem": f"not run: {reason}",
+            "problem": f"{NOT_RUN}{reason}",
             "scores": {},
             "generation": None,
             "prompt_sha256": None,

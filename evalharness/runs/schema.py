@@ -215,6 +215,19 @@ class EvalLine(EvalEntry, total=False):
     cases: dict[str, CaseFacts]
     options: list[dict[str, Any]]
     """Decoding options of each sample."""
+    num_all_cases: int
+    """With those that --limit and --shard leave out."""
+    num_all_tests: int
+    """Of all cases on all engines of the run, with those that were deselected (-k, --lf, node ids)."""
+
+
+class PartOfEval(TypedDict):
+    """An eval that a run does not hold whole: `num` of `of` cases, or tests, are in it."""
+
+    eval: str
+    what: Literal["cases", "tests"]
+    num: int
+    of: int
 
 
 class EngineEntry(TypedDict, total=False):
@@ -269,6 +282,8 @@ class GateVerdict(TypedDict, total=False):
     """Rows that were counted, or pairs of them."""
     passed: bool | None
     """None where a `no_regression` gate was skipped for want of a baseline."""
+    judged: bool
+    """False where the gate neither passed nor failed, as its cases did not all run or all ended in an error; `passed` is False, too."""
     asked: bool
     reason: str
     """Why it did not pass; empty where it did."""
@@ -387,6 +402,8 @@ class RunFile(TypedDict, total=False):
     exit_code: int
     engines: list[EngineEntry]
     evals: list[EvalEntry]
+    partial: list[PartOfEval]
+    """The evals of which only a part was selected; absent in runs of older versions."""
     gates: list[GateVerdict]
     aggregates: list[Aggregate]
     tables: list[TableEntry]

@@ -45,7 +45,8 @@ class TestParsing:
         "expression",
         ["", "valid", "valid >=", ">= 1", "valid => 1", "valid != 1", "valid >= x", "1 >= valid", "valid >= 1 2", "valid >= nan",
          "valid >= inf", "a >= 1 and b >= 2", "low(valid >= 1", "valid) >= 1", "lower(valid) >= 1", "low(low(valid)) >= 1", "valid[] >= 1",
-         "valid[=x] >= 1", "valid[site] >= 1", "valid[a=b][c=d] >= 1", "low(valid)[a=b] >= 1", "low() >= 1", "no_regression[a=b]", "valid >= 0,5", "valid >= 95%", "no_regression()", "no_regression(f1",
+         "valid[=x] >= 1", "valid[site] >= 1", "valid[a=b][c=d] >= 1", "low(valid)[a=b] >= 1", "low() >= 1", "no_regression[a=b]",
+         "valid >= 0,5", "valid >= 95%", "no_regression()", "no_regression(f1",
          "no_regression(f1,)", "no_regression(a b)", "no_regressions", None, 3, ["valid >= 1"], b"valid >= 1"],
         ids=repr,
     )  # fmt: skip
@@ -104,9 +105,17 @@ class TestJudging:
 
     def test_a_verdict_says_why_it_failed(self) -> None:
         assert judged("x >= 0.75", row(x=0), row(x=1))["reason"] == "0.500, needs ≥ 0.75"
+        assert judged("x <= 150", row(x=192))["reason"] == "192, needs ≤ 150"
+        assert judged("x <= 150", row(x=150.04))["reason"] == "150.040, needs ≤ 150"
+        assert judged("num_x <= 2", row(num_x=3))["reason"] == "3, needs ≤ 2"
         verdict = judged("f1 <= 5", row(x=1, y=2))
         assert (verdict["passed"], verdict["value"], verdict["reason"]) == (False, None, "no case recorded 'f1'; recorded: x, y")
-        assert judged("f1 >= 0", row("error"), row("invalid"))["reason"] == "no case recorded 'f1'; recorded: nothing"
+        assert judged("f1 >= 0", row())["reason"] == "no case recorded 'f1'; recorded: nothing"
+        assert judged("corect >= 0", row(correct=1))["reason"] == "no case recorded 'corect'; did you mean 'correct'? recorded: correct"
+        assert judged("fail_rate <= 0", row(f1=1))["reason"] == "no case recorded 'fail_rate'; did you mean 'pass_rate'? recorded: f1"
+        reason = judged("f1 >= 0", row("error"), row("error"), row("invalid"))["reason"]
+        assert reason == "no case was judged: 2 ended in an error, 1 could not be run"
+        assert judged("f1 >= 0", row("error"), row("error"))["reason"] == "no case was judged: all 2 cases ended in an error"
         assert not judged("pass_rate <= 1")["passed"]
 
     @pytest.mark.parametrize("expression", ["x >= 0", "pass_rate >= 0", "extra >= 0"])
@@ -116,7 +125,6 @@ class TestJudging:
 
     def test_half_of_the_cases_and_skipped_ones_are_enough(self) -> None:
         assert judged("x >= 0.5", row(x=1), row("invalid"), row("skip"), row("skip"))["passed"]
-        assert judged("invalid_rate <= 0.9", row(x=1), row("invalid"), row("invalid"))["passed"]  # however few are left
 
     def test_an_aggregate_wins_over_a_score_of_its_name_and_neither_over_a_rate(self) -> None:
         assert judged("x >= 9", row(x=1), aggregates={"x": 9.0})["value"] == 9.0
@@ -153,11 +161,18 @@ class TestJudging:
         for rate in ("invalid_rate == 0", "error_rate <= 1"):
             assert judged(rate, row("skip"))["reason"] == "no case was run"
 
-    @pytest.mark.parametrize("expression", ["pass_rate >= 0.5", "length_rate <= 1", "empty_rate <= 1", "x >= 0", "extra >= 0"])
-    def test_nothing_but_the_rates_of_failure_is_judged_on_a_minority(self, expression: str) -> None:
+    @pytest.mark.parametrize(
+        "expression", ["pass_rate >= 0.5", "length_rate <= 1", "empty_rate <= 1", "x >= 0", "extra >= 0", "invalid_rate <= 0.9"]
+    )
+    def test_nothing_passes_on_a_minority(self, expression: str) -> None:
         generation = {"finish_reason": "stop", "text": "a"}
         verdict = judged(expression, row("pass", generation, x=1), row("error"), row("invalid"), aggregates={"extra": 1.0})
         assert verdict["reason"] == "not judged: only 1 of 3 cases have a verdict; the others are invalid or errors"
+
+    def test_a_rate_of_invalid_cases_says_how_large_it_is_where_it_fails_and_passes_on_no_errors_alone(self) -> None:
+        assert judged("invalid_rate <= 0.1", row("invalid"), row("invalid"), row(x=1))["reason"] == "0.667, needs ≤ 0.10"
+        assert not judged("invalid_rate <= 0.1", *[row("error")] * 5)["passed"]
+        assert not judged("error_rate <= 1", *[row("error")] * 5)["passed"]
 
     def test_every_rate_is_tested_above(self) -> None:
         assert set(BUILT_IN_METRICS) == {"pass_rate", "invalid_rate", "error_rate", "length_rate", "empty_rate"}

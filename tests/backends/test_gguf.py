@@ -133,7 +133,7 @@ def changed(content: bytes, what: str) -> bytes:
         ("pointer", "is a Git LFS pointer, not the file itself"),
         ("old", "is of GGUF version 1; versions 2 and 3 are read"),
         ("big-endian", "is of GGUF version 50331648"),
-        ("half", "its head speaks of more; it was copied or written only in part"),
+        ("half", "its header says more; it was copied or written only in part"),
         ("head", r"the head of .* is damaged"),
         ("length", r"the head of .* is damaged \(ValueError: a length of"),
         ("text", r"is damaged \(ValueError: it ends within a text\)"),

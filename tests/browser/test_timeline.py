@@ -77,6 +77,23 @@ def test_the_grid_shows_when_a_case_flipped_and_what_was_said(opened, timeline):
     count.get_by_text("1 of 40 cases").wait_for()
 
 
+def test_two_checkpoints_are_one_table_not_a_chart_each(opened, tmp_path):
+    rows = [row(f"c{n}", engine=f"hf:{name}", scores={"f1": float(n < 4 or name == "b")}) for name in "ab" for n in range(20)]
+    folder = run_dir(tmp_path / "a run", rows, engines=[engine("a"), engine("b")])
+    (folder / "report.html").touch()
+    page = opened(write_timeline_page([timeline_of(track) for track in read_tracks([folder], [])], [], folder / "timeline.html"))
+    line = page.get_by_role("row", name="f1")
+    assert " ".join(line.inner_text().split()) == "f1 0.200 0.081–0.416 1.000 0.839–1.000 +0.800 ▲ better"
+    assert page.locator("figure.chart").count() == 0
+    assert not page.locator("#best").is_visible()
+    assert page.locator(".hero code").inner_text() == f"evalharness compare '{tmp_path.name}/a run:hf:a' '{tmp_path.name}/a run:hf:b'"
+    assert page.get_by_role("link", name="b", exact=True).first.get_attribute("href") == "report.html"
+    page.set_viewport_size(PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    wide = "[...document.querySelectorAll('table')].filter((table) => table.getBoundingClientRect().right > innerWidth).length"
+    assert page.evaluate(wide) == 0
+
+
 @pytest.mark.parametrize("options", [{"viewport": PHONE}, {"color_scheme": "dark"}], ids=["phone", "dark"])
 def test_it_fits_a_phone_and_the_dark(opened, timeline, options):
     page = opened(timeline, **options)

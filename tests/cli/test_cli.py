@@ -10,6 +10,7 @@ import pytest
 from evalharness.api import errors
 from evalharness.api.errors import BROKEN, INTERRUPTED, REFUSED
 from evalharness.cli import group, main
+from evalharness.cli.hints import GUESSES
 from tests.cli.conftest import Command
 from tests.processes import python
 from tests.test_meta import HEAVY, run_python
@@ -31,9 +32,9 @@ COMMANDS = group.list_commands(click.Context(group))
 )
 def test_a_wrong_command_line_ends_with_2_and_says_what_is_right(arguments: list[str], message: str, refused: Command) -> None:
     error = refused(*arguments)
-    assert "Usage: evalharness" in error
-    assert (message in error) == (message != "Commands")
-    assert "--help shows" in error
+    assert message.partition("Commands")[0] in error
+    assert "Usage: evalharness" in error or "is not a command" in error
+    assert not arguments or error.splitlines()[-1].startswith("try: evalharness ")
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,53 @@ def test_the_exit_code_tells_a_wrong_input_from_something_broken(
     monkeypatch.setattr("evalharness.report.writing.rebuild_run", broken)
     assert main(["report", str(tmp_path)]) == code
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        pytest.param(["run", "evals"], "pytest evals --model PATH", id="run"),
+        pytest.param(["eval"], "pytest evals --model PATH", id="eval"),
+        pytest.param(["resume", "r"], "pytest evals --resume RUN", id="resume"),
+        pytest.param(["ls"], "evalharness list", id="ls"),
+        pytest.param(["view"], "evalharness open", id="view"),
+        pytest.param(["serve"], "evalharness open", id="serve"),
+        pytest.param(["diff", "a", "b"], "evalharness compare latest~1 latest", id="diff"),
+        pytest.param(["repot"], "evalharness report --help", id="typo"),
+        pytest.param(["zzz"], "evalharness --help", id="nothing-like-it"),
+        pytest.param(["report"], "evalharness report latest", id="no-run"),
+        pytest.param(["show"], "evalharness show --help", id="no-run-and-no-case"),
+        pytest.param(["report", "nowhere"], "evalharness list", id="no-such-run"),
+        pytest.param(["compare", "a", "b"], "evalharness compare --help", id="no-such-side"),
+        pytest.param(["init", "--model", "nowhere"], "evalharness init --help", id="wrong-value"),
+    ],
+)
+def test_the_last_line_of_an_error_is_the_command_that_helps(words: list[str], command: str, refused: Command) -> None:
+    assert refused(*words).splitlines()[-1] == f"try: {command}"
+
+
+def test_every_guess_leads_to_a_command_that_is_there(refused: Command) -> None:
+    guesses = [word for words, _, _ in GUESSES for word in words.split()]
+    assert len(guesses) == len(set(guesses))
+    assert not set(guesses) & set(COMMANDS)
+    for _, _, command in GUESSES:
+        program, word, *_ = command.split()
+        assert program == "pytest" or word in COMMANDS or word.startswith("--")
+
+
+CODES = {"doctor": [0, 1, 2, 10], "rescore": [0, 1, 2, 10], "merge": [0, 1, 2, 10], "compare": [0, 1, 2, 10], "generate": [0, 1, 2, 10]} | {
+    "watch": [0, 1, 2, 10]
+}
+"""Commands that can end with 1: something that they looked at did not pass."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_and_documentation_name_the_codes_of_each_command(name: str) -> None:
+    command = group.get_command(click.Context(group), name)
+    codes = command.exit_codes
+    assert list(codes) == CODES.get(name, [0, 2, 10])
+    (line,) = [line for line in Path("docs/command_line.md").read_text("utf-8").splitlines() if line.startswith(f"| `{name}` |")]
+    assert line == f"| `{name}` | {codes[0]} | {codes.get(1, '')} |".replace("  ", " ")
 
 
 class TestHelp:

@@ -1,36 +1,39 @@
-"""The README's eval, run as the page says: it prints what the page shows."""
+"""The README's first commands, run as it says: the code is what they write, and the output is what they print."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
+from tests.docs.pages import PAGES, ROOT, blocks
 from tests.pytest_plugin.project import Project
 
-PAGE = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-FILE = re.compile(r"^`([\w/.]+)`[^\n]*:\n```\w+\n(.*?)```", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"^`pytest ([^`]+)` prints:\n```text\n(.*?)```", re.MULTILINE | re.DOTALL)
+[CODE] = [block.text for block in blocks("python") if block.page == "README.md"]
+[SHOWN] = [block.text for block in blocks("text") if block.page == "README.md"]
 
 
 def lines_of(output: str, root: Path) -> list[str]:
-    """Return lines without what differs from machine to machine: folders, seconds, warnings, and how wide a terminal is."""
+    """Return lines without what differs from run to run: folders, run ids, seconds, warnings, rulers."""
     text = re.sub(r"(, \d+ warnings?)?(, .*)? in [\d.]+s", r"\2 in 0s", output.replace(f"{root.resolve()}/", "").replace(f"{root}/", ""))
+    text = re.sub(r"\d{8}-\d{6}-[0-9a-f]{6}", "RUN", text)
     return [re.sub(r"={2,}", "==", re.sub(r" {2,}\[", " [", line)) for line in text.splitlines()]
 
 
-def test_the_example_prints_what_the_readme_shows(tmp_path: Path) -> None:
-    project = Project(tmp_path / "project")
-    files = dict(FILE.findall(PAGE))
-    assert set(files) == {"evals/test_capitals.py", "data/capitals.jsonl", "answers.jsonl"}
-    for name, text in files.items():
-        path = project.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    [(command, shown)] = COMMAND.findall(PAGE)
+def test_the_first_commands_write_and_print_what_the_readme_shows(tmp_path: Path) -> None:
+    project = Project(tmp_path / "demo")
+    (project.root / "pytest.ini").unlink()
+    assert project.evalharness("init")[0] == 0
+    assert (project.root / "evals" / "test_capitals.py").read_text("utf-8") == CODE
 
-    run = project.run(*shlex.split(command), backend=None)
+    run = project.run_inline("evals", backend=None, env={"COLUMNS": "100"})
 
-    assert run.exit_code == 1
+    assert run.exit_code == 0
     printed = lines_of(run.output, project.root)
-    assert [line for line in lines_of(shown, project.root) if line not in printed] == [], run.output
+    assert [line for line in lines_of(SHOWN, project.root) if line not in printed] == [], run.output
+
+
+def test_the_readme_is_short_and_says_what_a_newcomer_asks() -> None:
+    page = PAGES["README.md"]
+    assert len(page.split()) <= 900
+    (python,) = re.findall(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text("utf-8"))
+    assert f"Python {python} or newer" in page

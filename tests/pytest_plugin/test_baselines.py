@@ -145,13 +145,29 @@ class TestRefusals:
         ],
         ids=["absent", "misspelt", "unreadable", "no run"],
     )
-    def test_a_baseline_that_cannot_be_used_fails_the_gate_and_is_announced(self, blessed: Project, baseline: str, reason: str) -> None:
+    def test_a_baseline_that_cannot_be_used_is_refused_before_anything_is_generated(
+        self, blessed: Project, baseline: str, reason: str
+    ) -> None:
         (blessed.root / "torn.json").write_text("{")
-        same = run(blessed, ALL_RIGHT, "same", "--baseline", baseline if baseline != "reports" else str(blessed.root / "reports"))
-        gate = same.gate("no_regression")
-        assert (same.exit_code, gate["passed"]) == (1, False)
-        assert reason in gate["reason"]
-        assert ("cannot be used, gates on it will fail" in same.output) == (baseline in ("nightly", "goood"))
+        same = blessed.run_inline("--run-id", "same", "--baseline", baseline if baseline != "reports" else str(blessed.root / "reports"))
+        assert same.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert reason in same.output
+        assert not same.run_dir.exists()
+
+    def test_one_of_the_settings_that_is_not_there_yet_fails_the_gate_and_is_announced(self, blessed: Project) -> None:
+        (blessed.root / "evalharness.toml").write_text('baseline = "nightly"\n')
+        first = run(blessed, ALL_RIGHT, "first")
+        assert (first.exit_code, first.gate("no_regression")["passed"]) == (1, False)
+        assert "nightly.json does not exist" in first.gate("no_regression")["reason"]
+        assert "cannot be used, gates on it will fail" in first.output
+
+    def test_without_a_gate_on_it_that_is_said_at_the_start(self, blessed: Project) -> None:
+        write(blessed, "'pass_rate >= 0'")
+        idle = blessed.run_inline("--run-id", "idle", "--baseline", "good")
+        assert (
+            "evalharness: --baseline changes nothing: no test of this run has the gate no_regression"
+            in idle.output.partition("test_a.py")[0]
+        )
 
     def test_there_is_no_latest_run_before_the_first(self, project: Project) -> None:
         first = run(write(project), ALL_RIGHT, "first", "--baseline", "latest")
@@ -207,6 +223,13 @@ class TestJunit:
         where = "(a::test_s on fake:worse)"
         assert gates == {f"right >= 0.9 {where}": "failure", f"other >= 1 {where}": "passed", f"no_regression {where}": "skipped"}
         assert (counts["tests"], counts["failures"], counts["errors"], counts["skipped"]) == ("43", "1", "0", "1")
+
+    def test_a_gate_that_could_not_be_judged_is_an_error_in_it(self, project: Project) -> None:
+        script = write(project, "'right >= 0.9'").script({"error": "lost"})
+        project.run_inline("--model", script, "--junitxml", "junit.xml")
+        counts, gates = self.gates(project.root / "junit.xml")
+        assert list(gates.values()) == ["error"]
+        assert counts["failures"] == "0"
 
     def test_problems_of_the_run_are_errors_in_it_and_their_hostile_texts_legal_xml(self, project: Project) -> None:
         broken = "def aggregate(rows): raise ValueError('\\x00\\x1b[31m \\ud800 <b> & \\uffff')\n"

@@ -75,7 +75,7 @@ BAD_DETAILS = {
     "set": ("{1}", "must be plain JSON data, got {1} (set); give dicts, lists, texts, numbers"),
     "nested": ("{'a': [0, {'b': {1}}]}", "['a'][1]['b'] must be plain JSON data, got {1} (set); give dicts, lists, texts, numbers"),
     "key": ("{'a': {1: 2}}", "['a'] has the key 1 (int); keys must be texts"),
-    "loop": ("loop()", "[0] holds itself; give plain JSON data"),
+    "loop": ("loop()", "[0] contains itself; give plain JSON data"),
     "twice": ("1, again=True", "was recorded already for this case; give each name once"),
 }
 DETAILS = eval_module("""

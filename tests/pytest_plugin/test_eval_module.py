@@ -95,19 +95,19 @@ WRONG_MARKERS = [
     ("eval(cases=cases, request=ask, options=[])", "options must be GenerationOptions or a list of them, got \\[\\]"),
     ("eval(cases=lambda data: [], request=ask)", "<lambda>\\(None\\) found no cases; give a folder that holds some with --data"),
     ("eval(cases=lambda: [Case(id='a')], request=ask)", "too many positional arguments; `cases` is called with one argument, the data"),
-    ("eval(cases=lambda data: [1], request=ask)", "gave 1; every case must be an evalharness.Case"),
-    ("eval(cases=lambda data: None, request=ask)", "gave None; it must give a list of evalharness.Case"),
-    ("eval(cases=lambda data: [Case(id='a'), Case(id='b'), Case(id='a')], request=ask)", "gave case ids more than once: 'a'"),
-    ("eval(cases=lambda data: [Case(id='')], request=ask)", "gave a case with id ''; ids are printable text"),
-    ("eval(cases=lambda data: [Case(id='a\\nb')], request=ask)", "gave a case with id 'a\\\\nb'; ids are printable text"),
-    ("eval(cases=lambda data: [Case(id='a::b')], request=ask)", "gave a case with id 'a::b'; ids are printable text without '::'"),
-    ("eval(cases=lambda data: [Case(id=7)], request=ask)", "gave a case with id 7; ids are printable text"),
-    ("eval(cases=lambda data: [Case(id='a', tags={'n': 1})], request=ask)", "case 'a' with tags {'n': 1}; tags are texts by name"),
-    ("eval(cases=lambda data: [Case(id='a', group=1)], request=ask)", "gave case 'a' with group 1; a group is text or None"),
+    ("eval(cases=lambda data: [1], request=ask)", "returned 1; every case must be an evalharness.Case"),
+    ("eval(cases=lambda data: None, request=ask)", "returned None; it must return a list of evalharness.Case"),
+    ("eval(cases=lambda data: [Case(id='a'), Case(id='b'), Case(id='a')], request=ask)", "returned case ids more than once: 'a'"),
+    ("eval(cases=lambda data: [Case(id='')], request=ask)", "returned a case with id ''; ids must be printable text"),
+    ("eval(cases=lambda data: [Case(id='a\\nb')], request=ask)", "returned a case with id 'a\\\\nb'; ids must be printable text"),
+    ("eval(cases=lambda data: [Case(id='a::b')], request=ask)", "returned a case with id 'a::b'; ids must be printable text without '::'"),
+    ("eval(cases=lambda data: [Case(id=7)], request=ask)", "returned a case with id 7; ids must be printable text"),
+    ("eval(cases=lambda data: [Case(id='a', tags={'n': 1})], request=ask)", "case 'a' with tags {'n': 1}; tags must map names to texts"),
+    ("eval(cases=lambda data: [Case(id='a', group=1)], request=ask)", "returned case 'a' with group 1; a group must be text or None"),
     ("eval(cases=lambda data: 1 / 0, request=ask)", "ZeroDivisionError: division by zero"),
     ("eval(cases=lambda data: exit(0), request=ask)", "called sys.exit\\(0\\); raise an error instead"),
     ("evals(cases=cases, request=ask)", "test_s has the marker 'evals'; did you mean 'eval'\\? Markers here are: eval, gate"),
-    ("eval(cases=cases, request=ask, gates=['x >= 1'])", "no 'gates'; gates are a test's: @pytest.mark.gate\\('valid >= 0.95'\\)"),
+    ("eval(cases=cases, request=ask, gates=['x >= 1'])", "no 'gates'; put gates on a test: @pytest.mark.gate\\('valid >= 0.95'\\)"),
     ("skipif(False, reason='x')", "need pytestmark = pytest.mark.eval\\(...\\) in the module"),
 ]
 
@@ -137,6 +137,14 @@ class TestWrongEvals:
         ("test", "message"),
         [
             ("@pytest.mark.gate('x => 1')\n" + TEST, "gate 'x => 1' is not understood; write 'metric >= number'"),
+            (
+                "@pytest.mark.gate('x[party=odd] >= 1')\n" + TEST,
+                "no case has the tag 'party'; did you mean 'parity'? tags here are: parity",
+            ),
+            (
+                "@pytest.mark.gate('x[parity=od] >= 1')\n" + TEST,
+                "no case has parity=od; did you mean 'odd'? its values here are: even, odd",
+            ),
             ("@pytest.mark.gates('x >= 1')\n" + TEST, "test_s has the marker 'gates'; did you mean 'gate'?"),
             ("@pytest.mark.gate\n" + TEST, "the gate marker takes expressions such as 'valid >= 0.95', got none"),
             ("@pytest.mark.gate(x=1)\n" + TEST, "the gate marker takes expressions such as 'valid >= 0.95', got {'x': 1}"),
@@ -144,7 +152,7 @@ class TestWrongEvals:
             ("@pytest.mark.gate('x >= 1')\ndef test_s(): pass\n", "has a gate, but no cases to judge; take `case` and `generation` or"),
             ("@pytest.mark.gate('x >= 1')\ndef test_s(case): pass\n", "test_s has a gate, but no cases to judge"),
             (f"{TEST}@pytest.mark.eval(cases=cases, request=len)\ndef test_t(case, engine): pass\n", "test_a.py has several eval markers;"),
-            (f"pytestmark.kwargs['options'] = [GenerationOptions()] * 2\n{TEST}", "but 2 generations per case are asked for; take `gen"),
+            (f"pytestmark.kwargs['options'] = [GenerationOptions()] * 2\n{TEST}", "but 2 generations are made per case; take `gen"),
         ],
     )
     def test_a_wrong_test_is_an_error_of_collection(self, project: Project, test: str, message: str) -> None:

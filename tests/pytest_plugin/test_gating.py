@@ -39,15 +39,24 @@ class TestGates:
         assert all(gate["passed"] for gate in run.facts["gates"])
 
     def test_a_metric_that_no_case_recorded_fails_and_names_those_there_are(self, project: Project) -> None:
-        run = gated(project, "f1 >= 0")
+        unpacked = "@pytest.mark.gate('f1 >= 0')\ndef test_s(case, generation, score): score(**{'x': 1})\n"
+        run = project.write(test_a=MARK + unpacked).run_inline()
         assert run.exit_code == 1
         assert run.gate("f1 >= 0")["reason"] == "no case recorded 'f1'; recorded: x"
+
+    def test_a_gate_on_slices_names_the_one_that_failed_in_every_report(self, project: Project) -> None:
+        run = gated(project, "x[parity=*] <= 1", "x[parity=even] <= 1", "low(x) >= 1.4")
+        assert [(gate["value"], gate["passed"], gate["n"]) for gate in run.facts["gates"][:2]] == [(2.0, False, 2), (1.0, True, 2)]
+        reason = "1 of 2 values of parity: odd 2.000, needs ≤ 1 (n=2)"
+        assert f"GATE FAILED: x[parity=*] <= 1 (a::test_s on fake:echo): {reason}" in " ".join(run.output.split())
+        assert reason in (run.run_dir / "report.md").read_text("utf-8")
+        assert run.gate("low(x) >= 1.4")["reason"].endswith("; the mean is 1.500")
 
     def test_nothing_scored_fails_and_errors_fail_the_run_whatever_its_gates_say(self, project: Project) -> None:
         project.write(test_a=MARK + GATED.format(gates="'x >= 0'"))
         run = project.run_inline("--model", project.script({"invalid": "too long"}), "--run-id", "nothing")
         assert (run.exit_code, run.counts) == (1, {"invalid": 4})
-        assert run.gate("x >= 0")["reason"] == "no case recorded 'x'; recorded: nothing"
+        assert run.gate("x >= 0")["reason"] == "no case was judged: all 4 cases could not be run"
         run = project.run_inline("--model", project.script({"contains": "c1", "error": "lost"}, {"text": "x"}), "--run-id", "errors")
         assert run.gate("x >= 0")["passed"]
         assert run.exit_code == run.facts["exit_code"] == BROKEN
@@ -179,7 +188,7 @@ class TestA:
         marked = PLAIN.replace("request=ask", f"request=ask, aggregate=lambda rows: {{'n': len(rows), '{name}': 0.75}}")
         run = project.write(test_a=marked.replace("def test_s", f"@pytest.mark.gate('{name} == 0.75')\ndef test_s")).run_inline()
         assert run.exit_code == BROKEN
-        assert f"gave '{name}', the name of a rate that every test has" in run.facts["problems"][0]
+        assert f"gave '{name}', the name of a built-in metric" in run.facts["problems"][0]
         assert [entry["metric"] for entry in run.facts["aggregates"]] == ["n"]
         assert run.facts["gates"][0]["value"] != 0.75
 

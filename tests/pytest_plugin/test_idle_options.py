@@ -19,14 +19,14 @@ def test_t(case, generation, score): score(x=1)
 """
 )
 IDLE = {
-    "spot": (("--spot=2",), "--spot changed nothing: no eval of this run has spot checks"),
-    "coordinates": (("--coordinates=unit",), "--coordinates changed nothing: no test of this run takes `coordinates`"),
+    "spot": (("--spot=2",), "--spot changed nothing: no eval in this run has spot checks"),
+    "coordinates": (("--coordinates=unit",), "--coordinates changed nothing: no test in this run takes `coordinates`"),
     "hang timeout": (("--hang-timeout=5",), "--hang-timeout changed nothing: it concerns workers (-n), and there are none"),
     "accept changes": (
         ("--accept-changes",),
         "--accept-changes changed nothing: it concerns resumed runs and baselines, and this run has neither",
     ),
-    "baseline": (("--baseline=latest",), "--baseline changed nothing: no test of this run has the gate no_regression"),
+    "baseline": (("--baseline=latest",), "--baseline changed nothing: no test in this run has the gate no_regression"),
     "nothing": ((), None),
 }
 
@@ -54,7 +54,7 @@ def test_options_of_evals_are_named_where_tests_ask_the_engine_themselves(projec
     given = ("--temperature=0", "--seed=0", "--num-samples=1", "--plugin=balanced-json-stop", "--limit=1", "--data=.")
     idle = project.run_inline(*given).facts["idle_options"]
     assert {sentence.partition(" ")[0] for sentence in idle} == {option.partition("=")[0] for option in given}
-    assert {sentence.partition(" ")[2] for sentence in idle} == {"changed nothing: it is about evals, and this run has none"}
+    assert {sentence.partition(" ")[2] for sentence in idle} == {"changed nothing: it concerns evals, and this run has none"}
 
 
 def test_options_of_questions_are_named_where_responses_are_only_scored(project: Project) -> None:

@@ -42,7 +42,7 @@ REFUSED = {
     "keys": ("{10**5000: 1}", "has the key <int that cannot be shown> (int); keys must be texts"),
     "odd": ("Odd()", "must be plain JSON data, got <Odd"),
     "odd-map": ("OddMap(a=1)", "RuntimeError: no items"),
-    "cycle": ("ends", "detail 'x'[0] holds itself"),
+    "cycle": ("ends", "detail 'x'[0] contains itself"),
     "bytes": ("b'a'", "must be plain JSON data, got b'a' (bytes)"),
     "decimal": ("decimal.Decimal('1')", "got Decimal('1') (Decimal)"),
     "date": ("datetime.date(2030, 1, 1)", "got datetime.date(2030, 1, 1) (date)"),

@@ -1,107 +1,109 @@
-"""What a run says while it runs: one live line on a terminal, a line now and then in a pipe."""
+"""What a run says while it runs: one live line on a terminal, a line now and then in a log, a record for other terminals."""
 
 from __future__ import annotations
 
-import os
-import pty
+import json
 import re
-import subprocess
 import time
 
 import pytest
 
+from tests.pytest_plugin.progress.screen import seen_on_terminal
 from tests.pytest_plugin.project import MARK, MODES, TIMEOUT_S, Project, environment
 
-pytestmark = pytest.mark.slow
-
-# Each test takes as many more seconds by the clock of the progress line, however quick or slow the machine is.
-CLOCK = """
-import time
-from types import SimpleNamespace
-from evalharness.pytest_plugin import reporting
-
-ended, later = reporting.Progress.test_ended, SimpleNamespace(s=0.0)
-
-def ends_later(self, *what):
-    later.s += TEST_S
-    ended(self, *what)
-
-reporting.Progress.test_ended = ends_later
-reporting.time = SimpleNamespace(monotonic=lambda: CLOCK() + later.s)
-"""
 TEST = "@pytest.mark.gate('pass_rate >= 0')\ndef test_s(case, generation): assert case.id != 'c1', 'x'\n"
-
-
-def run_on_terminal(project: Project, *arguments: str, mode: str) -> str:
-    """Return everything that a run wrote to a terminal 100 columns wide."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        project.command(*arguments, mode=mode), cwd=project.root, env=environment(COLUMNS="100", TERM="xterm"), stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    written = b""
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        try:
-            written += os.read(ours, 65536)
-        except OSError:  # the other end was closed: the process has ended
-            break
-    process.kill()
-    process.wait()
-    os.close(ours)
-    return written.decode("utf-8")
-
-
-@pytest.mark.parametrize("mode", MODES[::2])
-def test_a_terminal_shows_one_live_line_with_cases_speed_and_time_left(project: Project, mode: str) -> None:
-    clock = CLOCK.replace("TEST_S", "1.0").replace("CLOCK", "time.monotonic")
-    project.write(conftest=clock, test_a=MARK.replace("range(4)", "range(20)") + TEST)
-    shown = run_on_terminal(project, "--model", project.script({"text": "x" * 50, "delay_s": 0.06}), mode=mode)
-    lines = re.findall(r"evalharness: (\d+)/20 tests, (?:\d+ generated, )?[\d,]+ tokens/s(, about \d+ s left)?", shown)
-    assert len(lines) >= 2
-    assert any(left for _, left in lines)
-    assert "test_a.py ...." not in shown, "pytest's dots would break the line"
-    last = shown[shown.rindex("/20 tests") :]
-    assert "\r" in last.partition("= evalharness =")[0], "the line is taken away before the summary"
-
-
-@pytest.mark.parametrize("mode", MODES[::2])
-def test_tokens_of_a_generation_that_tests_share_count_once(project: Project, mode: str) -> None:
-    conftest = """
-from evalharness.pytest_plugin.reporting import REPORTING
-def pytest_sessionfinish(session):
-    progress = session.config.stash[REPORTING].progress
-    if progress is not None:
-        print("tokens told:", progress._num_tokens)
+QUICK = """
+from evalharness.pytest_plugin.progress import showing
+showing.LOG_EVERY_S, showing.EVERY_S, showing._QUIET_S, showing._LIVE_S, showing._SEND_S = 0.4, 0.2, 0.1, 0.1, 0.1
 """
-    tests = "".join(f"def test_{name}(case, generation): pass\n" for name in "stu")
-    project.write(conftest=conftest, test_a=MARK + tests)
-    run = project.run("-s", "--model", project.script({"text": "x" * 9}), mode=mode)
-    made = sum(line["generation"]["num_completion_tokens"] for line in run.journal if line["kind"] == "generation")
-    assert f"tokens told: {made}\n" in run.output
+SLOW = {"text": "x" * 50, "delay_s": 0.3}
 
 
-def test_verbose_on_a_terminal_keeps_pytests_own_lines(project: Project) -> None:
-    project.write(test_a=MARK + TEST)
-    shown = run_on_terminal(project, "-v", mode="no-xdist")
-    assert re.search(r"test_a.py::test_s\[fake:echo-c0\] .*PASSED", shown)
+def run_on_terminal(project: Project, *arguments: str, mode: str, columns: int = 100) -> tuple[str, list[str]]:
+    """Return what a terminal shows when the run has ended, and each last row that it showed meanwhile."""
+    env = {name: value for name, value in environment().items() if name != "COLUMNS"}
+    return seen_on_terminal(project.command(*arguments, mode=mode), project.root, env, columns, TIMEOUT_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "columns"), [("no-xdist", 60), ("n2", 100)])
+def test_a_terminal_shows_a_line_beneath_pytests_own_and_nothing_of_it_stays(project: Project, mode: str, columns: int) -> None:
+    project.write(conftest=QUICK, test_a=MARK.replace("range(4)", "range(12)") + TEST)
+    shown, rows = run_on_terminal(project, "--model", project.script(SLOW), "--max-new-tokens", "64", mode=mode, columns=columns)
+    lines = [row for row in rows if "fake:" in row and "/12" in row]
+    assert any(re.search(r"a on fake:answers: \d+/12( answers)?, (\d in flight, )?\d+ tokens/s", line) for line in lines), rows
+    assert all(len(line) < columns for line in lines)
+    assert "in flight" not in shown, "it is taken away"
     assert "tokens/s" not in shown
+    tests = "".join(re.findall(r"(?m)^(?:test_a\.py )?([.m]+) *\[", shown))
+    assert sorted(tests) == sorted("m" + "." * 11), "pytest's own are whole"
+    assert re.search(r"(?m)^evalharness: 12 eval tests on fake:answers", shown), "so is the announcement"
 
 
-def test_a_pipe_gets_pytests_dots_and_no_control_character(project: Project) -> None:
-    run = project.write(test_a=MARK + TEST).run_inline()
-    assert re.search(r"^test_a.py \.m\.\. ", run.output, re.MULTILINE)
+@pytest.mark.slow
+def test_it_is_there_beside_verbose_lines_too(project: Project) -> None:
+    project.write(conftest=QUICK, test_a=MARK + TEST)
+    shown, rows = run_on_terminal(project, "-v", "--model", project.script(SLOW), mode="no-xdist")
+    assert len(re.findall(r"(?m)^test_a.py::test_s\[fake:answers-c\d\] (?:PASSED|MISS) +\[ ?\d+%\]$", shown)) == 4, shown
+    assert any("tokens/s" in row for row in rows)
+
+
+@pytest.mark.slow
+def test_the_line_says_what_loads(project: Project) -> None:
+    loading = """
+import time
+from evalharness.pytest_plugin.execution.engines import EnginePool
+opens = EnginePool.open
+def slowly(self, spec):
+    time.sleep(1.5)
+    return opens(self, spec)
+EnginePool.open = slowly
+"""
+    project.write(conftest=QUICK + loading, test_a=MARK + TEST)
+    _, rows = run_on_terminal(project, mode="no-xdist")
+    assert any(re.search(r"loading fake:echo … \d s, 0/4 tests", row) for row in rows), rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES[::2])
+def test_a_log_gets_a_line_with_time_eval_and_engine_and_no_control_character(project: Project, mode: str) -> None:
+    project.write(conftest=QUICK, test_a=MARK.replace("range(4)", "range(8)") + TEST)
+    run = project.run("--model", project.script(SLOW), "--max-new-tokens", "64", mode=mode, apart=True)
+    line = r"(?m)^evalharness \d\d:\d\d:\d\d: a on fake:answers: \d/8 answers, \d in flight, \d+ tokens/s, \d/8 tests(, 1 not passed)?"
+    assert len(re.findall(line, run.output)) >= 2, run.output
     assert "\r" not in run.output
     assert "\x1b" not in run.output
+    assert "\n\n" not in run.output.partition(": a on fake")[2].rpartition(": a on fake")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES[::2])
+def test_the_run_leaves_word_of_its_progress_while_it_runs_and_none_after(project: Project, mode: str) -> None:
+    project.write(conftest=QUICK, test_a=MARK.replace("range(4)", "range(12)") + TEST)
+    with project.start("--model", project.script(SLOW), "--run-id", "r", mode=mode) as process:
+        path, seen = project.root / "reports" / "r" / "progress.json", list[dict[str, object]]()
+        while process.poll() is None:
+            if path.exists():
+                seen.append(json.loads(path.read_bytes()))
+            time.sleep(0.1)
+    last = seen[-1]
+    assert (last["num_tests"], last["engines"][0]["num_asked"]) == (12, 12)  # type: ignore[index]
+    assert any(one["engines"][0]["tokens_per_s"] for one in seen)  # type: ignore[index]
+    names = {worker["name"] for worker in last["workers"]}  # type: ignore[attr-defined]
+    assert names == ({"gw0", "gw1"} if mode == "n2" else {"main"})
+    assert not path.exists()
+
+
+def test_a_short_run_in_a_log_is_pytests_own_lines(project: Project) -> None:
+    run = project.write(test_a=MARK + TEST).run_inline()
+    assert re.search(r"^test_a.py \.m\.\. ", run.output, re.MULTILINE)
     assert "tokens/s" not in run.output
 
 
-def test_a_long_run_in_a_pipe_says_how_far_it_is_now_and_then(project: Project) -> None:
-    clock = CLOCK.replace("TEST_S", "10.0").replace("CLOCK", "0.0.__abs__")
-    project.write(conftest=clock, test_a=MARK.replace("range(4)", "range(8)") + TEST)
-    run = project.run(apart=True)
-    lines = [line for line in run.output.splitlines() if re.match(r"evalharness: \d/8 tests, ", line)]
-    assert len(lines) == 2, "every half a minute"
-    assert lines[0].startswith("evalharness: 3/8 tests, ")
-    assert lines[0].endswith(", about 50 s left, 1 not passed")
-    assert lines[1].startswith("evalharness: 6/8 tests, ")
+@pytest.mark.slow
+def test_an_error_of_the_display_ends_no_run(project: Project) -> None:
+    broken = "from evalharness.report import progress\ndef line(*what): raise ValueError('odd')\nprogress.progress_line = line\n"
+    project.write(conftest=QUICK + broken, test_a=MARK + TEST)
+    run = project.run("--model", project.script(SLOW), apart=True)
+    assert run.counts == {"pass": 3, "miss": 1}
+    assert run.output.count("evalharness: progress is not shown any more: ValueError: odd") == 1

@@ -259,10 +259,10 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize(
         ("old", "new", "difference"),
         [
-            ("range(12)", "range(11)", "the case is not there any more: c11"),
-            ("range(12)", "range(13)", "the case is new and was never asked: c12"),
-            ("Case(id=f'c{i:02}')", "Case(id=f'c{i:02}', group='g')", "its group or tags are others now: c00, c01, c02 and 9 more"),
-            ("ask {case.id}", "tell {case.id}", "the text of its prompt would be another now: c00, c01, c02 and 3 more"),
+            ("range(12)", "range(11)", "the case no longer exists: c11"),
+            ("range(12)", "range(13)", "the case is new and was never run: c12"),
+            ("Case(id=f'c{i:02}')", "Case(id=f'c{i:02}', group='g')", "its group or tags have changed: c00, c01, c02 and 9 more"),
+            ("ask {case.id}", "tell {case.id}", "the text of its prompt would be different now: c00, c01, c02 and 3 more"),
             ("request=ask", "request=ask, options=GenerationOptions(max_new_tokens=7)", "option max_new_tokens is 7, but was 256"),
             ("request=ask", "request=ask, options=[GenerationOptions()] * 2", "each case has 2 generations, but had 1"),
         ],

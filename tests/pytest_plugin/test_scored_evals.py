@@ -84,7 +84,7 @@ def test_stored_scores_are_judged_again(project: Project) -> None:
     assert {row["nodeid"]: row["scores"] for row in again.rows} == {row["nodeid"]: row["scores"] for row in live.rows}, again.output
     (project.root / "perplexity.jsonl").write_text(json.dumps({**REFERENCES[0], "response": "Good day."}) + "\n")
     _, output = project.evalharness("rescore", "reports/live", "--run-id", "other")
-    assert "the response that is scored would be another now" in output
+    assert "the response that is scored would be different now" in output
 
 
 def test_without_rows_the_evals_are_skipped_with_the_reason(project: Project) -> None:

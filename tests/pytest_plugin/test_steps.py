@@ -195,7 +195,10 @@ def request(case):
     def test_a_test_that_asks_for_steps_where_there_are_none_and_an_async_request_are_refused(self, project: Project) -> None:
         project.write(test_a=PLAIN.replace("generation)", "generation, steps)"), test_b=PLAIN.replace("def ask", "async def ask"))
         run = project.run_inline()
-        assert "takes `steps`, but the eval's request asks in none; write it with yield, or leave `steps` out" in run.output
+        assert (
+            "takes `steps`, but the eval's request has no earlier steps; make it a generator that yields them, or drop `steps`"
+            in run.output
+        )
         assert "request is an async function; write a function, or a generator function for steps" in run.output
         assert run.opened_no_run
 

@@ -47,9 +47,9 @@ FINDINGS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[str]]] = {
     "invalid, error and skip": (
         [*rows(17), invalid("a"), invalid("b", outcome="error"), invalid("c", "not run: Ctrl-C", outcome="skip")], {},
         [
-            f"1 of 20 cases of {WHERE} ended in an infrastructure error: not counted in any mean",
+            f"1 of 20 cases of {WHERE} ended in an error: not counted in any mean",
             f"1 of 20 cases of {WHERE} could not be run (invalid): not counted in any mean",
-            "1 case of stage_a on hf:tiny skipped: not run: Ctrl-C",
+            "not run: stage_a on hf:tiny (1): Ctrl-C",
         ],
     ),
     "an empty answer": ([*rows(19), row("z", text=" \n")], {}, [f"1 {MALFORMED} are empty"]),
@@ -84,7 +84,7 @@ FINDINGS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[str]]] = {
     "repeated rows and unknown outcomes": (
         [*rows(12), row("case-0"), row("z", outcome="novel", scores={})], {},
         [
-            "1 duplicate row of a case × test × engine that has one already: counted all the same",
+            "1 duplicate row of a case × test × engine that has one already: counted anyway",
             "1 row with the unknown outcome 'novel': counted as other, never scored",
         ],
     ),
@@ -160,7 +160,7 @@ def test_the_list_of_remarks_is_bounded_and_says_so(tmp_path: Path) -> None:
 
 
 VERDICTS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], tuple[str, str]]] = {
-    "passed": (rows(2), {"gates": [gate(), gate()]}, ("PASSED", "all 2 gates passed")),
+    "passed": (rows(2), {"gates": [gate(), gate()]}, ("PASSED", "both gates passed")),
     "no gates": (rows(2), {}, ("FINISHED", "no gates were set")),
     "gate failed": (rows(2), {"gates": [gate(), gate(False)], "exit_code": 1}, ("FAILED", "1 of 2 gates failed")),
     "test failed": ([row(outcome="fail")], {"exit_code": 1}, ("FAILED", "no gates were set; 1 sample failed")),

@@ -187,7 +187,7 @@ def test_problems_are_grouped_by_reason_and_many_are_cut(tmp_path: Path) -> None
         "photo.jpg is empty",
         "assert 1 == 2",
     ]
-    samples = [row(chr(97 + number) * 3, outcome="miss", problem=chr(97 + number) * 3) for number in range(NUM_PROBLEM_GROUPS + 2)]
+    samples = [row(f"c{number}", outcome="miss", problem=chr(97 + number) * 3) for number in range(NUM_PROBLEM_GROUPS + 2)]
     assert "2 more reasons, 2 rows, left out here; samples.csv has them." in report_of(tmp_path, samples)
 
 

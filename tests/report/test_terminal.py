@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.cells import cell_len
 
+from evalharness.report.columns import fit
 from evalharness.report.tables import load_tables
 from evalharness.report.terminal import (
     DEFAULT_COLUMNS,
-    NUM_PASSED_GATES,
-    fit,
     fit_apart,
     open_console,
     print_fields,
@@ -23,6 +22,7 @@ from evalharness.report.terminal import (
     terminal_lines,
     terminal_width,
 )
+from evalharness.report.what_broke import NUM_PASSED_GATES
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import gate, invalid, row, rows, write_run
 
@@ -36,12 +36,17 @@ def test_scores_gates_remarks_and_verdict_in_few_lines(tmp_path: Path) -> None:
     assert lines_of(tmp_path, samples, gates=[gate(False, reason="0.750, needs ≥ 0.95")], exit_code=1) == [
         "eval                   engine   cases  malformed  cut  invalid  errors  miss",
         "stage_a::test_summary  hf:tiny      5          1    0        1       0     1  valid 0.750 (n=4)",
-        "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.750, needs ≥ 0.95",
+        "malformed: not of the form that the eval asks for (score valid is 0); invalid: the case could not be",
+        "  asked; miss: an assertion failed in a test whose gates decide",
+        "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.750 [0.301 … 0.954], needs ≥ 0.95",
+        "1 invalid: image.jpg is empty (stage_a on hf:tiny: y)",
+        "1 miss: no JSON (stage_a on hf:tiny: z)",
         "! 1 of 4 answers of stage_a::test_summary on hf:tiny is malformed (valid is 0)",
         "! 1 of 5 cases of stage_a::test_summary on hf:tiny could not be run (invalid): not counted in any",
         "  mean",
         "! stage_a has only 5 cases: scores may differ by chance alone",
         "FAILED: the gate failed; 1 sample could not be run",
+        f"worst cases: evalharness show {tmp_path} z",
     ]
 
 
@@ -78,7 +83,7 @@ def test_gates_come_failed_ones_first_and_many_passed_ones_are_counted(tmp_path:
     lines = lines_of(tmp_path, rows(12), gates=[*[gate()] * 7, gate(False)])
     found = [line for line in lines if "gate" in line.lower()]
     assert found == [
-        "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.500, needs ≥ 0.95",
+        "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.500 [0.758 … 1.000], needs ≥ 0.95",
         *["gate passed: valid >= 0.95 (stage_a::test_summary on hf:tiny): 1.000"] * NUM_PASSED_GATES,
         "2 more gates passed",
         "FAILED: 1 of 8 gates failed",

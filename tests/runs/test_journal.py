@@ -14,7 +14,8 @@ import pytest
 
 from evalharness.api.errors import RecordError
 from evalharness.api.requests import GenerationFailure
-from evalharness.runs.journal import MAX_DEPTH, Journal, journal_name, read_lines, session_of
+from evalharness.runs import journal as journal_room
+from evalharness.runs.journal import MAX_DEPTH, Journal, journal_name, parse_nodeid, plain_node, read_lines, readable, session_of
 from evalharness.runs.line_types import check_line
 from evalharness.runs.recorded import outcome_of
 from evalharness.runs.records import Recorded
@@ -207,3 +208,28 @@ def test_what_would_not_be_read_again_is_not_written(tmp_path: Path, depth: int)
         journal.write("engine", {"id": "x", "settings": {}, "deep": deep})
     journal.close()
     assert [check_line(line) for line in read_lines(tmp_path)] == [None] * (depth < MAX_DEPTH)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("test_a[x]", "test_a[x]"),
+        (r"test_a[\u7edf\u8ba1-b]", "test_a[统计-b]"),
+        (r"test_a[\xe9\U0001f600]", "test_a[é😀]"),
+        (r"test_a[\\u7edf]", r"test_a[\\u7edf]"),
+        (r"test_a[\\\u7edf]", r"test_a[\\统]"),
+        (r"test_a[\x1b\u202e\ud800\x41]", r"test_a[\x1b\u202e\ud800\x41]"),
+        ("test_a[统]", "test_a[统]"),
+    ],
+)
+def test_names_of_tests_have_their_letters_and_nothing_that_steers_a_terminal(name: str, shown: str) -> None:
+    assert readable(name) == shown
+    assert readable(shown) == shown
+
+
+def test_parts_of_a_node_id_are_readable() -> None:
+    nodeid = r"a.py::test_a[\u7edf-hf:x-c0]"
+    node = parse_nodeid(nodeid, ["hf:x"])
+    assert node is not None
+    assert node.test == journal_room.test_name(nodeid, "a.py", "hf:x") == "test_a[统]"
+    assert plain_node(r"a.py::test_a[\u7edf-hf:x]", "hf:x").case_id == "test_a[统]"

@@ -223,3 +223,18 @@ def test_what_counts_nothing_back_is_refused(reports: Path, word: str) -> None:
 @pytest.mark.parametrize("word", ["late", "latest1", "latest-1", "Latest", "./latest", "reports/latest", "latest:hf", ""])
 def test_other_words_are_not_meant(word: str) -> None:
     assert not is_latest(word)
+
+
+def test_partial_runs_do_not_count_where_whole_ones_are_meant(reports: Path) -> None:
+    write(reports / "part", 8, partial=[{"eval": "e", "what": "cases", "num": 1, "of": 4}])
+    notes: list[str] = []
+    assert find_latest("latest", reports) == reports / "part"
+    assert find_latest("latest", reports, whole=True, notes=notes) == reports / "a"
+    assert notes == ["partial runs do not count here: part; name a run to take it"]
+    with pytest.raises(RecordError, match="holds 3 complete runs, 1 partial and 4 unfinished"):
+        find_latest("latest~3", reports, whole=True)
+
+
+def test_where_all_runs_are_partial_they_count(tmp_path: Path) -> None:
+    write(tmp_path / "part", 8, partial=[{"eval": "e", "what": "cases", "num": 1, "of": 4}])
+    assert find_latest("latest", tmp_path, whole=True) == tmp_path / "part"

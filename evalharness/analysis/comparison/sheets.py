@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.analysis.statistics.overlap import Overlap
+from evalharness.runs.journal import readable
 from evalharness.runs.judging import row_reference, shown_reference
 from evalharness.runs.schema import JUDGED, GateVerdict, Generation, Row, generations_of, mapping, text_of
 
@@ -83,12 +84,19 @@ class Side:
     """By eval, test and metric."""
     directions: dict[tuple[str, str, str], str] = field(default_factory=dict)
     """By eval, test and metric: "lower" or "none" (no better direction), as the eval or a gate with `<` says."""
+    parts: dict[str, str] = field(default_factory=dict)
+    """Evals that its run does not hold whole, with what it has of each: "3 of 182 cases of stage_a"."""
     gates: tuple[GateVerdict, ...] = ()
     """Those of this engine; baselines have none."""
     notes: tuple[str, ...] = ()
     source: str = ""
     checkpoint_path: str = ""
     """"" where it is not known, as in baselines."""
+
+    @property
+    def caveats(self) -> list[str]:
+        """What is amiss with the run or its files, and that it is partial."""
+        return [*self.notes, *(f"the run holds only part of an eval: {part}" for part in self.parts.values())]
 
 
 def domains_apart(lines: Iterable[CaseLine]) -> Callable[[CaseLine], CaseLine]:
@@ -128,7 +136,7 @@ def sheets_by_engine(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], She
     """Return the sheets of each engine by eval and test, in the order of their first rows; the last row of a case counts."""
     engines: dict[str, dict[tuple[str, str], Sheet]] = {}
     for row in rows:
-        key = text_of(row.get("eval")), text_of(row.get("test"))
+        key = text_of(row.get("eval")), readable(text_of(row.get("test")))  # older versions wrote pytest's escapes
         sheet = engines.setdefault(text_of(row.get("engine")), {}).setdefault(key, Sheet(*key))
         if sheet.options is None and row.get("options"):
             sheet.options = _without_seed(row["options"])

@@ -24,7 +24,9 @@ from evalharness.analysis.gates import DIRECTIONS, Gate, parse_gate
 from evalharness.api.checks import refuse_constant
 from evalharness.api.errors import BaselineError, ComparisonError, ConfigError, RecordError
 from evalharness.runs.files import read_whole, write_atomically
+from evalharness.runs.journal import readable
 from evalharness.runs.judging import code_of
+from evalharness.runs.partial import part_texts
 from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import EngineEntry, Row, RunFile, entries_of, mapping, text_of
 
@@ -132,6 +134,7 @@ def _side(run: RunFile, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Si
             if value.get("engine") == engine and isinstance(value.get("value"), (int, float))
         },
         directions=_directions(run, sheets),
+        parts=part_texts(run),
         gates=tuple(gate for gate in entries_of(run.get("gates")) if gate.get("engine") == engine),
     )
 
@@ -274,7 +277,7 @@ def read_baseline(path: Path) -> Side:
 def _sheet(test: Mapping[str, Any]) -> Sheet:
     case_ids = test["cases"]
     columns = {name: _unpacked(column, len(case_ids)) for name, column in test["columns"].items()}
-    sheet = Sheet(str(test["eval"]), str(test["test"]), test["options"], code=mapping(test["code"]) if test.get("code") else None)
+    sheet = Sheet(str(test["eval"]), readable(str(test["test"])), test["options"], code=mapping(test["code"]) if test.get("code") else None)
     references = columns.get("reference") or [None] * len(case_ids)  # there is none in a baseline of an older version
     for position, case_id in enumerate(case_ids):
         named: dict[str, dict[str, float]] = {"scores": {}, "marks": {}}

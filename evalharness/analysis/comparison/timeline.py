@@ -89,7 +89,7 @@ def read_tracks(folders: Sequence[Path], notes: list[str]) -> list[Track]:
         if not sides:
             notes.append(f"{folder.name} is left out: it has no rows; if it was killed, recover them with: evalharness report {folder}")
         for side in sides:
-            notes += [f"{folder.name}: {note}" for note in side.notes]
+            notes += [f"{folder.name}: {note}" for note in side.caveats]
             measured.append(_measured(run, side))
     if not measured:
         raise ComparisonError("none of these runs has a row; recover those of a killed run with: evalharness report RUN_DIR")
@@ -125,10 +125,13 @@ def _number(value: object) -> float | None:
 
 
 def _add(points: dict[str, Point], path: str, point: Point, fingerprint: str, notes: list[str]) -> None:
-    """Add a point; an existing point of the same checkpoint adds the tests that this run has not measured again."""
+    """Add a point; an existing point of the same checkpoint adds the tests that this run has not measured again, or only in part."""
     before = points.get(path)
     if before is not None and (before.side.fingerprint or "") == fingerprint:
-        point.side.sheets = {**before.side.sheets, **point.side.sheets}
+        kept = {key for key in before.side.sheets if key[0] in point.side.parts and key[0] not in before.side.parts}
+        again = {key: sheet for key, sheet in point.side.sheets.items() if key not in kept}
+        point.side.sheets = {**before.side.sheets, **again}
+        point.side.parts = {name: part for name, part in point.side.parts.items() if name not in {key[0] for key in kept}}
         point.side.directions = {**before.side.directions, **point.side.directions}
         point.run_ids = [*before.run_ids, *point.run_ids]
     elif before is not None:

@@ -137,7 +137,7 @@ class RowEnds(transformers.StoppingCriteria):
         by_id = {row for row, ids in enumerate(latest) if not self._stop_ids.isdisjoint(ids)}
         going = [row for row in range(self._num_rows) if row not in self._ended_by_id]
         for row in going:
-            num_more = len(trim_at_stop_id(latest[row], self._stop_ids)[0]) if row in by_id else len(latest[row])
+            num_more = len(trim_at_stop_id(latest[row], tuple(self._stop_ids))[0]) if row in by_id else len(latest[row])
             has_ended = self.ended.get(row)
             self._num_counted += num_more if has_ended is None else max(0, min(num_more, has_ended[0] - self._num_looked))
         self._num_looked = num_new

@@ -10,6 +10,7 @@ import click
 
 from evalharness.analysis.judge import BASELINE_FOLDER
 from evalharness.api.errors import DONE, NOT_PASSED, REFUSED, BaselineError, ComparisonError, EvalHarnessError
+from evalharness.cli.completion import RUN
 from evalharness.cli.framework import PATH, command, expand_run
 from evalharness.runs.run_file import LATEST
 
@@ -25,8 +26,8 @@ from evalharness.runs.run_file import LATEST
     exit_codes={DONE: "no regression shown", NOT_PASSED: "a regression shown", REFUSED: "cannot be compared; the message says why"},
     takes_runs=True,
 )
-@click.argument("base", metavar="BASE")
-@click.argument("candidates", metavar="CANDIDATE…", nargs=-1, required=True)
+@click.argument("base", metavar="BASE", type=RUN)
+@click.argument("candidates", metavar="CANDIDATE…", type=RUN, nargs=-1, required=True)
 @click.option(
     "--out",
     type=PATH,
@@ -74,18 +75,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 @command(
     "bless",
     examples=["evalharness bless reports/RUN_ID nightly", "evalharness bless latest nightly", "pytest evals --baseline nightly"],
+    exit_codes={DONE: "the baseline was written"},
     takes_runs=True,
 )
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", type=RUN)
 @click.argument("name", metavar="NAME")
 @click.option(
     "--to", "folder", type=PATH, default=Path(BASELINE_FOLDER), metavar="FOLDER", help=f"Folder of baselines (default: {BASELINE_FOLDER})"
 )
-def bless(run: str, name: str, folder: Path) -> int:
+@click.option("--partial", is_flag=True, help="Bless even a run that holds only part of an eval (default: refuse)")
+def bless(run: str, name: str, folder: Path, partial: bool) -> int:
     """Save a run's scores as a baseline, a small file to commit.
 
     Give RUN:ENGINE if the run has several engines. NAME is the baseline's name; an older baseline of this name
-    is replaced.
+    is replaced. A run of only part of an eval (after --lf, -k, --limit or a node id) is refused without --partial.
     """
     if not _NAME.fullmatch(name) or name == LATEST or name.endswith(".json"):
         raise BaselineError(
@@ -94,14 +97,16 @@ def bless(run: str, name: str, folder: Path) -> int:
         )
     from evalharness.analysis.comparison.sides import read_side, write_baseline
 
+    path = folder / f"{name}.json"
     side = read_side(expand_run(run))
     if side.notes:
         raise BaselineError(f"{run} cannot be blessed: {side.notes[0]}; run it again to its end")
+    if side.parts and not partial:
+        raise BaselineError(f"{run} cannot be blessed: {side.caveats[0]}; bless a whole run, or this one with --partial")
     cases = [line for sheet in side.sheets.values() for line in sheet.cases.values()]
     num_judged = sum(line.was_judged for line in cases)
     if 2 * num_judged < len(cases) or not num_judged:
         raise BaselineError(f"{run} cannot be blessed: only {num_judged} of {len(cases)} cases were judged; look into its report")
-    path = folder / f"{name}.json"
     write_baseline(side, path)
     print(f"{path}: {num_judged} of {len(cases)} cases judged, {path.stat().st_size:,} bytes")
     return DONE
@@ -113,7 +118,7 @@ def bless(run: str, name: str, folder: Path) -> int:
     exit_codes={DONE: "the timeline was written"},
     takes_runs=True,
 )
-@click.argument("runs", metavar="RUN…", nargs=-1, required=True)
+@click.argument("runs", metavar="RUN…", type=RUN, nargs=-1, required=True)
 @click.option(
     "--out", type=PATH, metavar="FOLDER", help="Where the files go (default: the run's folder, or the folder that holds the runs)"
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,16 +21,17 @@ from typing import Any
 
 import click
 
-from evalharness.api.errors import DONE, ConfigError, MissingDependency, RecordError
+from evalharness.api.errors import BROKEN, DONE, ConfigError, MissingDependency, RecordError
 from evalharness.api.images import image_size, why_unusable
 from evalharness.api.installing import missing_package
+from evalharness.cli.completion import RUN
 from evalharness.cli.framework import command, find_run
 from evalharness.report.flat_table import columns_of, flat_rows
 from evalharness.report.text import printable, terminal_text
 from evalharness.runs.run_file import read_run
 from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
 
-_TABLES = {"jsonl": "samples_flat.jsonl", "parquet": "samples.parquet"}
+_TABLES = {"jsonl": "samples_flat.jsonl", "parquet": "samples.parquet", "csv": "samples.csv"}
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
 
 
@@ -42,16 +44,17 @@ _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
         "evalharness export reports/RUN_ID --format wandb --project sft-42",
         "evalharness export reports/RUN_ID --format mlflow --out http://localhost:5000",
     ],
-    exit_codes={DONE: "the export was written"},
+    exit_codes={DONE: "the export was written", BROKEN: "a tracker's library or server failed"},
     takes_runs=True,
 )
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", type=RUN)
 @click.option(
     "--format",
     "kind",
     required=True,
     type=click.Choice([*_TABLES, *_TRACKERS]),
-    help="jsonl, parquet: a flat table of the samples; tensorboard, wandb, mlflow: metrics by training step, with images",
+    help="jsonl, parquet: a flat table of the samples; csv: samples.csv, which every run has; "
+    "tensorboard, wandb, mlflow: metrics by training step, with images",
 )
 @click.option("--out", metavar="PATH", help="File, folder, or, for mlflow, the address of a server (default: in the run directory)")
 @click.option("--project", default="evalharness", metavar="NAME", help="W&B project or MLflow experiment (default: evalharness)")
@@ -59,12 +62,12 @@ _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
 def export(run: str, kind: str, out: str | None, project: str, online: bool) -> int:
     """Write a run's samples as a table, or log its metrics to an experiment tracker.
 
-    docs/command_line.md lists the columns and the names of metrics. All formats but jsonl need the extra of the same name;
+    docs/command_line.md lists the columns and the names of metrics. All formats but jsonl and csv need the extra of the same name;
     where it is missing, the error gives the command that installs it.
     """
     run_dir = find_run(run)
     if not (run_dir / "samples.jsonl").is_file():
-        raise RecordError(f"{run_dir} has no samples.jsonl; evalharness report {run_dir} makes it from the journal")
+        raise RecordError(f"{run_dir} has no samples.jsonl; its journal may hold the samples").helped_by(f"evalharness report {run_dir}")
     if online and kind != "wandb":
         raise ConfigError("--online is for --format wandb; leave it out")
     if kind in _TABLES:
@@ -86,10 +89,21 @@ def _table(run_dir: Path, kind: str, path: Path) -> int:
     if path.resolve() == (run_dir / "samples.jsonl").resolve():
         raise ConfigError(f"--out {path} would overwrite the run's own samples.jsonl; choose another name")
     try:
+        if kind == "csv":
+            return _copy_csv(run_dir / "samples.csv", path)
         count = write_parquet(run_dir, path) if kind == "parquet" else write_jsonl(run_dir, path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}; give a file in a folder that exists") from error
     print(f"{path}: {count:,} samples, {path.stat().st_size:,} bytes")
+    return DONE
+
+
+def _copy_csv(source: Path, path: Path) -> int:
+    if not source.is_file():
+        raise RecordError(f"{source} is missing").helped_by(f"evalharness report {source.parent}")
+    if path.resolve() != source.resolve():
+        shutil.copyfile(source, path)
+    print(f"{path}: {path.stat().st_size:,} bytes")
     return DONE
 
 

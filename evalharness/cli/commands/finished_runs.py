@@ -19,6 +19,7 @@ import click
 
 from evalharness.analysis.eval_functions import EvalFunctions, aggregate_rows, table_entries, write_outputs
 from evalharness.api.errors import DONE, ConfigError, RecordError
+from evalharness.cli.completion import RUN
 from evalharness.cli.framework import PATH, RUN_CODES, command, find_run
 from evalharness.config import RunConfig, resolve
 from evalharness.runs.command_line import shown_command
@@ -33,7 +34,7 @@ _BASELINE = click.option("--baseline", metavar="NAME|PATH", help="Baseline of th
 
 
 @command("merge", examples=["evalharness merge reports/part-1 reports/part-2 --run-id whole"], exit_codes=RUN_CODES, takes_runs=True)
-@click.argument("runs", nargs=-1, required=True, metavar="RUN…")
+@click.argument("runs", type=RUN, nargs=-1, required=True, metavar="RUN…")
 @click.option("--report-dir", type=PATH, metavar="FOLDER", help="Folder for the new run (default: the first part's)")
 @click.option("--run-id", metavar="ID", help="Name of the new run (default: merged- and six random digits)")
 @click.option("--data", type=PATH, metavar="FOLDER", help="Folder of the cases (default: the parts')")
@@ -49,12 +50,17 @@ def merge(runs: tuple[str, ...], **given: Any) -> int:
     return merge_runs([find_run(word) for word in runs], **given)
 
 
-@command("report", examples=["evalharness report reports/RUN_ID", "evalharness report latest"], takes_runs=True)
-@click.argument("run", metavar="RUN")
+@command(
+    "report",
+    examples=["evalharness report reports/RUN_ID", "evalharness report latest"],
+    exit_codes={DONE: "the reports were written, whatever the verdict"},
+    takes_runs=True,
+)
+@click.argument("run", metavar="RUN", type=RUN)
 def report(run: str) -> int:
     """Rebuild the reports of a run, even of a killed one, from its records; needs no GPU.
 
-    Prints the paths of the files that it wrote.
+    Prints the paths of the files that it wrote. To read a report: evalharness open RUN.
     """
     run_dir = find_run(run)
     from evalharness.report.html.index_page import write_index
@@ -80,7 +86,7 @@ def report(run: str) -> int:
     exit_codes=RUN_CODES,
     takes_runs=True,
 )
-@click.argument("source", metavar="RUN|FILE")
+@click.argument("source", metavar="RUN|FILE", type=RUN)
 @click.option(
     "--tests", type=PATH, metavar="MODULE", help="Judge every stored generation with the tests in this file (default: the run's tests)"
 )
@@ -129,7 +135,7 @@ def _score_file(source: Path, coordinates: str, changes: Mapping[str, Any]) -> i
     exit_codes={DONE: "printed, whatever the verdict"},
     takes_runs=True,
 )
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", type=RUN)
 def summary(run: str) -> int:
     """Print the verdict, gates and scores of a run as Markdown.
 
@@ -242,6 +248,6 @@ def _write_samples(run_dir: Path, rows: Sequence[Row]) -> None:
         with (run_dir / "samples.jsonl").open("w", encoding="ascii") as file:
             file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
     except FileExistsError:
-        raise RecordError(f"run {run_dir.name!r} exists already in {run_dir.parent}; choose another --run-id") from None
+        raise RecordError(f"run {run_dir.name!r} already exists in {run_dir.parent}; choose another --run-id") from None
     except OSError as error:
         raise RecordError(f"{run_dir} cannot be written: {error.strerror}; choose another folder with --report-dir") from error

@@ -16,6 +16,7 @@ from evalharness.api.cases import folder_name, one_test_per_case
 from evalharness.api.errors import BROKEN, DONE, ConfigError, ContractTypeError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.api.options import GenerationOptions
 from evalharness.cli.commands.generate import OF_RUNS
+from evalharness.cli.completion import ENGINE, RUN
 from evalharness.cli.framework import PATH, command, find_run, own_stdout, project_root, resolve_options, run_options
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
@@ -50,8 +51,10 @@ _DEFAULTS = {"model": "the run's checkpoint", "backend": "the run's", "dtype": "
     exit_codes={DONE: "the search came to its end, whatever it found", BROKEN: "the engine failed; the same command goes on from there"},
     takes_runs=True,
 )
-@click.argument("run", metavar="RUN")
-@click.option("--engine", metavar="ID", help="Engine whose verdicts to improve, such as hf:final (default: the run's only one)")
+@click.argument("run", metavar="RUN", type=RUN)
+@click.option(
+    "--engine", metavar="ID", type=ENGINE, help="Engine whose verdicts to improve, such as hf:final (default: the run's only one)"
+)
 @click.option("--eval", "eval_name", metavar="NAME", help="Eval that gave the verdicts (default: the run's only Stage-B eval)")
 @click.option("--mission", "missions", multiple=True, metavar="NAME", help="Mission, by name or as in case ids; repeatable (default: all)")
 @click.option("--out", type=PATH, metavar="FOLDER", help="Folder for the searches, one folder per mission (default: RUN/rules/ENGINE)")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from evalharness.api.errors import DONE, ConfigError, RecordError, did_you_mean
+from evalharness.cli.completion import CASE, ENGINE, RUN
 from evalharness.cli.framework import PATH, command, find_run
 from evalharness.runs.schema import Row
 
@@ -22,9 +23,11 @@ from evalharness.runs.schema import Row
     exit_codes={DONE: "the case was shown, whatever its outcome"},
     takes_runs=True,
 )
-@click.argument("run", metavar="RUN")
-@click.argument("case", metavar="CASE")
-@click.option("--engine", metavar="ID", help="Show only this engine, such as hf:final; the checkpoint's name is enough (default: all)")
+@click.argument("run", metavar="RUN", type=RUN)
+@click.argument("case", metavar="CASE", type=CASE)
+@click.option(
+    "--engine", metavar="ID", type=ENGINE, help="Show only this engine, such as hf:final; the checkpoint's name is enough (default: all)"
+)
 @click.option("--test", metavar="NAME", help="Show only this test, such as test_summary or stage_a::test_summary (default: all)")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows of samples.jsonl, one per line (default: formatted text)")
 @click.option(

@@ -7,6 +7,7 @@ fails if a release drops a part.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -54,13 +55,23 @@ def on_command(config: pytest.Config, name: str, action: Callable[[Mapping[str, 
     interactor.handle_command = handle
 
 
-def send_to_controller(config: pytest.Config, values: Mapping[str, Any]) -> None:
-    """Send plain values to the controller's `pytest_report_from_serializable`, before the worker's collection.
+def send_event(config: pytest.Config, name: str, values: Mapping[str, Any]) -> None:
+    """Send the controller an event of our own, with plain values; for any thread. It is lost where the controller has gone."""
+    with suppress(OSError):
+        _interactor(config).sendevent(name, **values)
 
-    xdist's only message with free content is a report, and it ignores a collection report without text.
-    """
-    report: dict[str, Any] = {"$report_type": "CollectReport", "nodeid": "", "outcome": "skipped", "longrepr": None}
-    _interactor(config).sendevent("collectreport", data={**report, "result": None, "sections": [], **values})
+
+def on_events(node: Any, actions: Mapping[str, Callable[[dict[str, Any]], None]]) -> None:
+    """Have `actions` take the values of a worker's events of our own; in execnet's thread. Call it before the worker is set up."""
+    others = node.process_from_remote
+
+    def process(event: Any) -> None:
+        if isinstance(event, tuple) and event[0] in actions:
+            actions[event[0]](event[1])
+        else:
+            others(event)
+
+    node.process_from_remote = process
 
 
 def stop_reason(config: pytest.Config) -> str | None:

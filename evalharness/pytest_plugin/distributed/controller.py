@@ -13,15 +13,16 @@ from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.redaction import redactor
 from evalharness.api.temporary import OwnFolder
 from evalharness.hardware.devices import MASK
-from evalharness.pytest_plugin.distributed._xdist_internals import process_id, start_again_what_dies_starting, stop_reason
+from evalharness.pytest_plugin.distributed._xdist_internals import on_events, process_id, start_again_what_dies_starting, stop_reason
 from evalharness.pytest_plugin.distributed.crashes import Crashes
 from evalharness.pytest_plugin.distributed.gpus import give_cards_to_workers, refuse_unplanned
 from evalharness.pytest_plugin.distributed.heartbeat import Watch, WatchedWorker
 from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, UnitScheduler
-from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS
+from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS, PROGRESS
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.finish import start_run
-from evalharness.pytest_plugin.reporting import REPORTING, Progress, announce, cannot_begin
+from evalharness.pytest_plugin.progress.showing import progress_of
+from evalharness.pytest_plugin.reporting import REPORTING, announce, cannot_begin
 from evalharness.pytest_plugin.session import STATE
 from evalharness.runs.journal import parse_plain
 from evalharness.runs.workers import CaseSeconds
@@ -60,7 +61,9 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Give each worker the resolved options and the engines, so that all workers run the same."""
-        context = self._state.context
+        context, name = self._state.context, node.gateway.id
+        take_ambiguous = lambda values: self._state.registry.ambiguous_node_ids.update(values["nodeids"])  # noqa: E731
+        on_events(node, {AMBIGUOUS: take_ambiguous, PROGRESS: lambda values: self._take(name, values)})
         try:
             engines = [spec.to_json() for spec in self._state.registry.engines]
         except EvalHarnessError:
@@ -74,6 +77,11 @@ class Controller:
             "cards": None if mask is None else [name for name in mask.split(",") if name],
             "heartbeat": str(self._signs_of(node)) if node.gateway.spec.popen and context.run.hang_timeout else None,
         }
+
+    def _take(self, name: str, values: Any) -> None:
+        progress = self._config.stash[REPORTING].progress
+        if progress is not None:
+            progress.gathering.take(name, values)
 
     def _signs_of(self, node: Any) -> Path:
         if self._signs is None:
@@ -120,6 +128,8 @@ class Controller:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Note that a worker ended; a death after its work was done is still a problem of the run."""
         self.pytest_runtest_logfinish()
+        if (progress := self._config.stash[REPORTING].progress) is not None:
+            progress.gathering.died(node.gateway.id)
         if self._watch is not None:
             self._watch.remove(node.gateway.id)
         died = error is not None and not hasattr(node, "workeroutput")
@@ -165,12 +175,6 @@ class Controller:
         if self._crashes is not None:
             self._crashes.explain(crashitem, report)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_from_serializable(self, data: dict[str, Any]) -> None:
-        """Take the ambiguous node ids that a worker sends before its collection."""
-        if AMBIGUOUS in data:
-            self._state.registry.ambiguous_node_ids.update(data.pop(AMBIGUOUS))
-
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         """Begin the run when the first worker has collected."""
@@ -198,15 +202,16 @@ class Controller:
             )
         refuse_unplanned(config, state.context.run, state.context.num_workers)
         self._start()
-        config.stash[REPORTING].progress = Progress(config, state.execution)
         if self._watch is not None:
             self._watch.start()
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             if reporter.isatty:
                 reporter.rewrite("", erase=True)  # what xdist's status line left
+                reporter.rewrite("")
             reporter.ensure_newline()
             reporter.write_line(announce(state))
+        config.stash[REPORTING].progress = progress_of(config, state)
 
     def _start(self, *, is_late: bool = False) -> None:
         self._config.stash[REPORTING].signals.take()

@@ -34,7 +34,8 @@ import pytest
 from evalharness.api.errors import RecordError
 from evalharness.pytest_plugin.execution.takeover import CrashIsolation, note_crash, take_in_flight
 from evalharness.pytest_plugin.execution.units import UnitKey
-from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON, shorten
+from evalharness.pytest_plugin.failures import shorten
+from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
 from evalharness.pytest_plugin.reporting import REPORTING
 from evalharness.pytest_plugin.session import STATE
 from evalharness.runs.schema import CrashLine

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from evalharness.pytest_plugin.distributed._xdist_internals import on_command, queued_tests, send_to_controller
+from evalharness.pytest_plugin.distributed._xdist_internals import on_command, queued_tests, send_event
 from evalharness.pytest_plugin.distributed.heartbeat import Heartbeat, beat_every_s
 from evalharness.pytest_plugin.execution.takeover import read_crashes
+from evalharness.pytest_plugin.progress.counts import snapshot
+from evalharness.pytest_plugin.progress.showing import Ticker, sending
 
 if TYPE_CHECKING:
     from evalharness.pytest_plugin.execution.execution import Execution, RunningUnits
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.run_context import RunContext
 
 AMBIGUOUS = "evalharness_ambiguous_node_ids"
+PROGRESS = "evalharness_progress"
 STOP = "evalharness_stop"
 """The command that ends a worker; its `reason` is why."""
 
@@ -62,7 +65,7 @@ def install_stop_command(session: pytest.Session) -> None:
 def report_ambiguous_node_ids(config: pytest.Config, nodeids: Sequence[str]) -> None:
     """Send the controller, before the collection, ids that read like those of evals but are not: it knows only ids."""
     if nodeids:
-        send_to_controller(config, {AMBIGUOUS: list(nodeids)})
+        send_event(config, AMBIGUOUS, {"nodeids": list(nodeids)})
 
 
 def start_heartbeat(execution: Execution, path: Path) -> Heartbeat:
@@ -70,12 +73,18 @@ def start_heartbeat(execution: Execution, path: Path) -> Heartbeat:
     context, engines, units = execution.context, execution.engines, execution.units
 
     def is_busy() -> bool | None:
-        if engines.is_at_work:
+        if engines.opening is not None:
             return True  # weights may come slowly over a network, which neither computes nor reads a disk
         # A process that waits for a GPU spins, whether the GPU works or not.
         return False if context.cards and units.is_generating else None
 
     return Heartbeat(path, beat_every_s(context.run.hang_timeout), lambda: execution.progress.num_signs, is_busy)
+
+
+def start_sending(config: pytest.Config, execution: Execution) -> Ticker:
+    """Start telling the controller how far this worker is."""
+    execution.asked  # noqa: B018  # now: the plan changes while tests run
+    return sending(lambda: snapshot(execution), lambda taken: send_event(config, PROGRESS, taken))
 
 
 def exit_worker_if_engine_failed(context: RunContext, units: RunningUnits) -> None:

@@ -152,12 +152,14 @@ class CaseRequest:
         number = len(self.steps) + 1
         where = f"request({self.case.id}), step {number}"
         if number > MAX_STEPS:
-            return self._failure("error", f"request({self.case.id}) asked {MAX_STEPS} steps and has no question yet; return one")
+            return self._failure(
+                "error", f"request({self.case.id}) yielded {MAX_STEPS} steps without returning the final request; return one"
+            )
         if not isinstance(yielded, (tuple, list)) or len(yielded) != 2:
             return self._failure("error", f"{where} yielded {shown(yielded)}; {_STEP}")
         requests, options = yielded
         if not isinstance(requests, (tuple, list)) or not requests or not all(isinstance(request, _REQUESTS) for request in requests):
-            return self._failure("error", f"{where} asks {shown(requests)}; it must be a list of at least one request, each {_QUESTION}")
+            return self._failure("error", f"{where} yields {shown(requests)}; it must be a list of at least one request, each {_QUESTION}")
         each = [options] * len(requests) if isinstance(options, GenerationOptions) else options
         if not isinstance(each, (tuple, list)) or not all(isinstance(value, GenerationOptions) for value in each):
             return self._failure("error", f"{where} has the options {shown(options)}; {_STEP}")

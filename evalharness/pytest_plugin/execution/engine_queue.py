@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import RecordError
-from evalharness.pytest_plugin.execution.unit_results import Problem, UnitProgress
+from evalharness.pytest_plugin.execution.unit_results import Problem
 from evalharness.pytest_plugin.execution.unit_runner import PendingRequest, UnitRunner
+from evalharness.pytest_plugin.progress.counts import UnitProgress
 
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
@@ -179,7 +180,8 @@ class EngineQueue(threading.Thread):
         requests, options = [pending.request for pending in batch], [pending.options for pending in batch]
         hooks: Any = {"on_start": call.start, "next_job": lambda: self._next_job(call)}
         stream = self._engine.stream(requests, options, plugins=plugins, should_stop=self._should_stop, **hooks)
-        with contextlib.closing(stream) as outcomes:  # in this thread, whatever is raised here: the engine's lock is held
+        # Closed in this thread, whatever is raised here: the engine's lock is held.
+        with self._progress.generating(runner.unit.engine, runner.work.module.name), contextlib.closing(stream) as outcomes:
             for position, outcome in outcomes:
                 self._end_if_done(call.answer(position, outcome))
         if self._fatal is not None:

@@ -184,7 +184,7 @@ def choices_of_auto(specs: Iterable[EngineSpec]) -> Iterator[str]:
         if spec.chosen is not None:
             by_choice.setdefault((spec.backend, spec.chosen), []).append(spec.checkpoint)
     for (backend, why), names in by_choice.items():
-        yield f"auto takes {backend} for {', '.join(dict.fromkeys(names))}: {why}"
+        yield f"auto chose {backend} for {', '.join(dict.fromkeys(names))}: {why}"
 
 
 def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
@@ -199,7 +199,7 @@ def _idle_options(run: RunConfig, specs: Sequence[EngineSpec]) -> Iterator[str]:
     for pattern, space in (run.coordinates or ()) if run.origin("coordinates") == "command line" else ():
         if pattern and not any(fnmatchcase(spec.checkpoint, pattern) for spec in specs):
             names = ", ".join(dict.fromkeys(spec.checkpoint for spec in specs))
-            yield f"--coordinates {pattern}={space} fits no checkpoint of this run: {names}"
+            yield f"--coordinates {pattern}={space} matches no checkpoint of this run: {names}"
 
 
 def _not_taken(backend: str, run: RunConfig, variant: str | None = None) -> tuple[str, ...]:
@@ -251,7 +251,7 @@ def _scripts_of(pattern: str) -> list[str]:
     if path.is_file():
         return [pattern]
     if path.is_dir():
-        raise CheckpointError(f"backend 'fake' runs no checkpoint, got the folder {pattern}; {_GIVE} or choose --backend hf or vllm")
+        raise CheckpointError(f"backend 'fake' takes no checkpoint, but got the folder {pattern}; {_GIVE} or choose --backend hf or vllm")
     if path.name == _ECHO:
         return [_ECHO]
     matches = sorted(match for match in glob.glob(pattern, recursive=True) if os.path.isfile(match))

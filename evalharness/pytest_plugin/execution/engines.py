@@ -197,8 +197,10 @@ class EngineOpening:
         self._pool = EnginePool(context.run, self._note)
         self.card_problem: str | None = None
         """Why no engine can be opened on this process's GPUs."""
-        self.is_at_work = False
-        """Whether an engine is being opened just now."""
+        self.opening: tuple[str, float] | None = None
+        """The engine that is being opened just now, and since when, by the monotonic clock."""
+        self.current: Engine | None = None
+        """The engine that was opened last."""
         self.on_outcome: Callable[[EngineSpec, GenerationOptions, Outcome, float], None] | None = None
         """Called with every outcome of the open engine, see `Engine.on_outcome`."""
 
@@ -222,11 +224,12 @@ class EngineOpening:
         if self.card_problem is not None:
             raise ConfigError(self.card_problem)
         context.journal.write("engine_start", {"id": spec.id})
-        self.is_at_work = True
+        self.current, self.opening = None, (spec.id, time.monotonic())
         try:
             engine, opening = self._pool.open(spec)
         finally:
-            self.is_at_work = False
+            self.opening = None
+        self.current = engine
         engine.on_outcome = None if self.on_outcome is None else partial(self.on_outcome, spec)
         facts = engine.describe()
         problem = None if context.resumed is None else context.resumed.engine_change(spec, facts)
@@ -249,6 +252,7 @@ class EngineOpening:
 
     def close(self) -> None:
         """Close the engine that was kept."""
+        self.current = None
         self._pool.close()
 
     def _note(self, message: str) -> None:

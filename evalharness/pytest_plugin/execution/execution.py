@@ -10,7 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,10 +22,11 @@ from evalharness.pytest_plugin.execution.engine_queue import EngineQueue
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.engines import EngineOpening, opened_engine
 from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, takeover_of
-from evalharness.pytest_plugin.execution.unit_results import UnitProgress, UnitResults
+from evalharness.pytest_plugin.execution.unit_results import UnitResults
 from evalharness.pytest_plugin.execution.unit_runner import UnitRunner, UnitWork
 from evalharness.pytest_plugin.execution.units import UnitKey, UnitPlan, num_cases_ahead
 from evalharness.pytest_plugin.outcomes import ItemRecord, reference_of
+from evalharness.pytest_plugin.progress.counts import UnitProgress
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.schema import Row, RunFile, UnitLine
@@ -210,10 +212,17 @@ class Execution:
         self.progress = UnitProgress()
         self.engines = EngineOpening(context)
         self.units = RunningUnits(context, self.plan, registry.modules, self.progress)
-        self.while_waiting: Callable[[], None] = lambda: None
-        """Called now and then while a test waits for its generations."""
         self.origin = Origin()
         self._has_noted_evals = False
+
+    @cached_property
+    def asked(self) -> list[list[Any]]:
+        """Engine, eval and number of answers that the tests of the whole run need; asked for once tests are collected."""
+        return [
+            [engine, module.name, num_cases * len(module.variants)]
+            for (engine, path), num_cases in self.plan.num_cases().items()
+            if (module := self.registry.modules.get(path)) is not None
+        ]
 
     def note_evals(self, items: Sequence[pytest.Item]) -> None:
         """Write, once, each eval's cases, tests and gates into the journal."""
@@ -238,12 +247,9 @@ class Execution:
         Ends this worker if its engine can generate nothing more.
         """
 
-        def while_waiting() -> None:
-            self.units.look_ahead(engine)
-            self.while_waiting()
-
         try:
-            outcomes = self.units.results(self.plan.units[record.nodeid], engine).outcomes(record.case.id, while_waiting)
+            results = self.units.results(self.plan.units[record.nodeid], engine)
+            outcomes = results.outcomes(record.case.id, lambda: self.units.look_ahead(engine))
         except BackendError as error:
             outcomes = [GenerationFailure("error", str(error), error)]
         self.engines.warn_of_notices()

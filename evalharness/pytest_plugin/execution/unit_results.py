@@ -12,30 +12,13 @@ from evalharness.api.checks import any_text
 from evalharness.api.errors import BackendError, EvalHarnessError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.pytest_plugin.execution.case_request import last_frame
+from evalharness.pytest_plugin.progress.counts import UnitProgress
 from evalharness.runs.journal import Journal
 from evalharness.runs.recorded import outcome_of
 from evalharness.runs.records import CaseRecords, read_case
 from evalharness.runs.schema import OutcomeLine, UnitLine
 
-_POLL_S = 0.2  # how often a waiting test lets progress be shown
-
-
-class UnitProgress:
-    """Running totals of one process, for the progress line."""
-
-    def __init__(self) -> None:
-        self.num_generations = 0
-        self.num_step_generations = 0
-        self.num_completion_tokens = 0
-        self.num_signs = 0
-        """Signs of life: phases of tests, generations, decoding steps."""
-        self._num_tokens_taken = 0
-
-    def take_new_tokens(self) -> int:
-        """Return how many tokens were generated since the last call: tests share generations, and each counts once."""
-        new = self.num_completion_tokens - self._num_tokens_taken
-        self._num_tokens_taken += new
-        return new
+_POLL_S = 0.2  # how often a waiting test looks for units that may begin
 
 
 class UnitJournal:
@@ -44,26 +27,27 @@ class UnitJournal:
     def __init__(self, journal: Journal, progress: UnitProgress, engine_id: str, eval_name: str) -> None:
         self._journal = journal
         self._progress = progress
+        self._counts = progress.of(engine_id, eval_name)
         self._engine_id = engine_id
         self._eval_name = eval_name
         self._num_outcomes = 0
 
     def write(self, case_id: str, place: OutcomeLine, outcome: Outcome) -> None:
         """Write an outcome; `place` says of which sample, or of which request of which step, and whether it is a copy."""
-        progress, is_sample, is_new = self._progress, "sample" in place, "copied" not in place
+        counts, is_sample, is_new = self._counts, "sample" in place, "copied" not in place
         line: OutcomeLine = {"engine": self._engine_id, "eval": self._eval_name, "case_id": case_id, **place}
         if isinstance(outcome, GenerationResult):
             self._journal.write("generation" if is_sample else "step", {**line, "generation": outcome.to_json()})
             if is_new and outcome.finish_reason != "scored":
-                progress.num_completion_tokens += outcome.num_completion_tokens or 0
+                counts.num_tokens += outcome.num_completion_tokens or 0
         else:
             failure: OutcomeLine = {**line, "failure": outcome.kind, "problem": outcome.problem, "cause": outcome.cause}
             self._journal.write("failure" if is_sample else "step_failure", failure)
         if is_sample:
-            progress.num_generations += 1
+            counts.num_new += is_new
+            counts.num_copied += not is_new
             self._num_outcomes += is_new
-        else:
-            progress.num_step_generations += 1
+        self._progress.at_work = (self._engine_id, self._eval_name)
 
     def end(self, generation_s: float) -> None:
         """Write that the unit has ended, after so many seconds of the engine's time."""

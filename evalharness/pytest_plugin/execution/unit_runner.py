@@ -19,8 +19,9 @@ from evalharness.api.scoring import ScoringRequest
 from evalharness.pytest_plugin.eval_module import EvalModule
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, Next, Step, has_steps
 from evalharness.pytest_plugin.execution.takeover import CrashIsolation, InFlight, Takeover
-from evalharness.pytest_plugin.execution.unit_results import Problem, UnitJournal, UnitProgress, UnitResults
+from evalharness.pytest_plugin.execution.unit_results import Problem, UnitJournal, UnitResults
 from evalharness.pytest_plugin.execution.units import UnitKey
+from evalharness.pytest_plugin.progress.counts import UnitProgress
 from evalharness.runs.journal import Journal
 from evalharness.runs.recorded import outcome_of
 from evalharness.runs.records import CaseRecords, Failed, Recorded

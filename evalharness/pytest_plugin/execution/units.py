@@ -181,6 +181,10 @@ class UnitPlan:
         tests_left = self._tests_left[unit.engine, unit.path]
         return [case for case in self._cases[unit] if tests_left[case.id] and (wanted is None or case.id in wanted)]
 
+    def num_cases(self) -> dict[tuple[str, str], int]:
+        """Return how many cases the tests of each engine and module have; an xdist controller does not know."""
+        return {key: len(tests_left) for key, tests_left in self._tests_left.items()}
+
     def test_ended(self, nodeid: str, case_id: str) -> bool:
         """Note the end of a test; return True if no other test waits for its case."""
         unit = self.units[nodeid]

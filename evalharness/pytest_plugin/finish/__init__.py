@@ -68,7 +68,7 @@ def _make_folder(state: EvalSession, *, is_late: bool) -> None:
     except FileExistsError:
         name = state.context.run.run_id
         raise RecordError(
-            f"run {name!r} exists already in {state.context.run.report_dir}; choose another --run-id, or go on with it: --resume {name}"
+            f"run {name!r} already exists in {state.context.run.report_dir}; choose another --run-id, or continue it: --resume {name}"
         ) from None
     except OSError as error:
         raise RecordError(f"{journal_dir} cannot be made: {error.strerror}; choose another folder with --report-dir") from error
@@ -138,9 +138,9 @@ def _idle_options(context: RunContext, evals: Iterable[EvalLine], rows: Sequence
     evals, run = list(evals), context.run
     gates = [gate for entry in evals for gates in entry["tests"].values() for gate in gates]
     reasons = {
-        "spot": None if has_spot_checks else "no eval of this run has spot checks",
-        "coordinates": None if any(entry.get("takes_coordinates") for entry in evals) else "no test of this run takes `coordinates`",
-        "baseline": None if any(gate.startswith("no_regression") for gate in gates) else "no test of this run has the gate no_regression",
+        "spot": None if has_spot_checks else "no eval in this run has spot checks",
+        "coordinates": None if any(entry.get("takes_coordinates") for entry in evals) else "no test in this run takes `coordinates`",
+        "baseline": None if any(gate.startswith("no_regression") for gate in gates) else "no test in this run has the gate no_regression",
         "accept_changes": None if run.resume or run.baseline else "it concerns resumed runs and baselines, and this run has neither",
         **dict.fromkeys(("share_devices", "hang_timeout"), None if context.num_workers else "it concerns workers (-n), and there are none"),
     }
@@ -149,7 +149,7 @@ def _idle_options(context: RunContext, evals: Iterable[EvalLine], rows: Sequence
             yield f"--{name.replace('_', '-')} changed nothing: {reason}"
     names: Sequence[str] = ()
     if not evals:
-        names, why = _OF_EVALS, "it is about evals, and this run has none"
+        names, why = _OF_EVALS, "it concerns evals, and this run has none"
     elif rows and all((row.get("generation") or {}).get("finish_reason") == "scored" for row in rows):
         names, why = _OF_QUESTIONS, "this run only scored given responses"
     for name in names:

@@ -15,6 +15,7 @@ from evalharness.api.redaction import redactor
 from evalharness.report.findings import gate_state
 from evalharness.report.tables import RunTables
 from evalharness.runs.files import write_atomically
+from evalharness.runs.journal import readable
 from evalharness.runs.schema import RunFile
 
 CLASSNAME = "evalharness.analysis.gates"
@@ -36,7 +37,7 @@ def add_to_junit_file(config: pytest.Config, run: RunFile) -> None:
         suite = next(tree.getroot().iter("testsuite"), None)
         if suite is None:
             raise RecordError(f"{path} holds no testsuite; gates cannot be added to it")
-        _hide_secrets(suite)
+        _make_clean(suite)
         for case in _gate_cases(run):
             suite.append(case)
             _count(suite, "tests")
@@ -49,12 +50,12 @@ def add_to_junit_file(config: pytest.Config, run: RunFile) -> None:
         raise RecordError(f"gates cannot be added to {path}: {error}; run.json has them") from error
 
 
-def _hide_secrets(suite: ET.Element) -> None:
-    """Remove secrets from the texts of the session's other tests; those of evals are clean by now."""
+def _make_clean(suite: ET.Element) -> None:
+    """Remove secrets from the texts of the session's other tests (those of evals are clean by now); make names of tests readable."""
     hide = redactor()
     for element in suite.iter():
         for name, value in element.attrib.items():
-            element.set(name, hide.known(value) if element.tag == "testcase" else hide.text(value))
+            element.set(name, readable(hide.known(value)) if element.tag == "testcase" else hide.text(value))
         if element.text:
             element.text = hide.text(element.text)
 
@@ -62,11 +63,8 @@ def _hide_secrets(suite: ET.Element) -> None:
 def _gate_cases(run: RunFile) -> Iterator[ET.Element]:
     for gate in run["gates"]:
         name = f"{gate['expression']} ({gate['eval']}::{gate['test']} on {gate['engine']})"
-        state = gate_state(gate)
-        if state == "passed":
-            yield _case(name)
-        else:
-            yield _case(name, "failure" if state == "failed" else state, gate["reason"])
+        kind = {"failed": "failure", "not judged": "error", "skipped": "skipped"}.get(gate_state(gate))
+        yield _case(name) if kind is None else _case(name, kind, gate["reason"])
     for number, problem in enumerate(run["problems"], 1):
         yield _case(f"problem {number} of the run", "error", problem)
 

@@ -29,12 +29,12 @@ from evalharness.runs.schema import mapping
 def case_changes(then: Mapping[str, Any], now: Sequence[Case]) -> Iterator[tuple[str, str]]:
     """Yield id and change of each case that is gone, new or described differently; `then`: the journal's cases by id."""
     known = {case.id: {"group": case.group, "tags": dict(case.tags)} for case in now}
-    yield from ((case_id, "the case is not there any more") for case_id in then if case_id not in known)
+    yield from ((case_id, "the case no longer exists") for case_id in then if case_id not in known)
     for case_id, facts in known.items():
         if case_id not in then:
-            yield case_id, "the case is new and was never asked"
+            yield case_id, "the case is new and was never run"
         elif facts != then[case_id]:
-            yield case_id, "its group or tags are others now"
+            yield case_id, "its group or tags have changed"
 
 
 class JudgingChange(NamedTuple):
@@ -80,8 +80,8 @@ class PromptChange(NamedTuple):
     detail: str | None = None
 
 
-_OTHER_TEXT = PromptChange("the text of its prompt would be another now")
-_STEPS = PromptChange("it would be asked in other steps now")
+_OTHER_TEXT = PromptChange("the text of its prompt would be different now")
+_STEPS = PromptChange("its steps would be different now")
 
 
 def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange | None:
@@ -105,7 +105,7 @@ def prompt_change(request: CaseRequest, recorded: CaseRecords) -> PromptChange |
     finally:
         request.close()
     if isinstance(asks, GenerationFailure):
-        return PromptChange("it could not be asked now", asks.problem)
+        return PromptChange("its request can no longer be made", asks.problem)
     if isinstance(asks, Step):
         return _STEPS
     return _difference(asks, GenerationResult.from_json(made[0].whole()))
@@ -116,7 +116,7 @@ def _difference(request: Request, made: GenerationResult) -> PromptChange | None
 
     chat = chat_of(request)
     if isinstance(request, ScoringRequest) and not _same_response(request, made):
-        return PromptChange("the response that is scored would be another now")
+        return PromptChange("the response that is scored would be different now")
     if chat is None:
         return _without_chat(request, made)
     texts = [*_texts(chat.messages), *(tool.name for tool in read_tools(chat.tools))]
@@ -127,7 +127,7 @@ def _difference(request: Request, made: GenerationResult) -> PromptChange | None
         now = [image_sha256(source) for source in images.sources] if images is not None else []
     except (EvalHarnessError, OSError) as error:
         return PromptChange("its images cannot be read now", str(error))
-    return None if now == [image.get("sha256") for image in made.images] else PromptChange("its images would be others now")
+    return None if now == [image.get("sha256") for image in made.images] else PromptChange("its images would be different now")
 
 
 def _same_response(request: ScoringRequest, made: GenerationResult) -> bool:

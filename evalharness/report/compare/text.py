@@ -11,10 +11,11 @@ from rich.cells import cell_len
 
 from evalharness.analysis.comparison import compare
 from evalharness.analysis.statistics.paired import LEVEL
+from evalharness.report.columns import fit
 from evalharness.report.findings import gate_state, gate_words
 from evalharness.report.html.page import render_markdown
 from evalharness.report.score_tables import markdown_table
-from evalharness.report.terminal import fit, table_lines, wrapped
+from evalharness.report.terminal import table_lines, wrapped
 from evalharness.report.text import markdown_cell, number_text, plural, terminal_text
 from evalharness.runs.schema import GateVerdict, text_of
 
@@ -61,7 +62,7 @@ def remarks(comparison: compare.Comparison) -> Iterator[str]:
     for difference in comparison.differences:
         yield difference.text
     for side, name in ((comparison.base, "base"), (comparison.candidate, "candidate")):
-        yield from (f"{name}: {note}" for note in side.notes)
+        yield from (f"{name}: {note}" for note in side.caveats)
     for part in comparison.coverage:
         if 2 * part.num_paired < part.num_cases:
             yield f"fewer than half of the cases of {part.eval}::{part.test} could be paired: what is left may not speak for the rest"
@@ -94,7 +95,7 @@ def rank(change: compare.MetricChange) -> tuple[int, float]:
 
 
 def conclusion(comparison: compare.Comparison) -> str:
-    """Return the sentence that answers whether the candidate is worse, the verdict first: how many metrics and slices, the largest by name."""
+    """Return the sentence that answers whether the candidate is worse: how many metrics and slices changed, the largest by name."""
     parts = []
     for verdict in CHANGES:
         metrics = [change for change in sorted(comparison.metrics, key=rank) if change.verdict == verdict]
@@ -279,11 +280,13 @@ def _terminal_lines(comparison: compare.Comparison, columns: int) -> Iterator[st
 
 def _terminal_table(changes: Sequence[compare.MetricChange], num_paired: int, columns: int) -> Iterator[str]:
     lines = [_TERMINAL_HEADERS, *(_terminal_line(change, num_paired) for change in changes[:TERMINAL_METRICS])]
-    # On a narrow terminal the last columns are left out whole; compare.md has them.
+    # On a narrow terminal the last columns are left out whole.
     num_shown = len(_TERMINAL_HEADERS)
     while num_shown > _FEWEST_COLUMNS and max(map(cell_len, table_lines([line[:num_shown] for line in lines], 2))) > columns:
         num_shown -= 1
     yield from table_lines([line[:num_shown] for line in lines], 2)
+    if num_shown < len(_TERMINAL_HEADERS):
+        yield from wrapped(f"left out for want of width: {', '.join(_TERMINAL_HEADERS[num_shown:])}; compare.md has them", columns)
     if len(changes) > TERMINAL_METRICS:
         yield f"{len(changes) - TERMINAL_METRICS} more metrics in compare.csv"
 

@@ -19,17 +19,17 @@ from evalharness.api.errors import RecordError
 from evalharness.report.findings import gate_counts, gate_state, gate_words, is_on_mean
 from evalharness.report.html.page import write_page
 from evalharness.report.html.site import INDEX, renew_links
-from evalharness.report.text import duration_text, number_text
+from evalharness.report.text import duration_text, figure_text
 from evalharness.report.writing import report_file
 from evalharness.runs.files import is_written_now, lock_within
 from evalharness.runs.run_file import read_run, run_state
 from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 
 Entry: TypeAlias = "dict[str, Any]"
-"""name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, scores, problem: plain JSON."""
+"""name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, scores, problem, partial, exit_code: plain JSON."""
 
 CACHE = ".index.json"
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 MAX_NAMES, MAX_SCORES, MAX_FAILED = 40, 40, 20
 _NAME_CHARS = 200
 _UNFINISHED = {True: "running", False: "killed", None: "unfinished"}
@@ -77,7 +77,7 @@ def _read_cache(path: Path) -> dict[str, Any]:
 
 _BROKEN: Entry = {
     "name": "", "state": "broken", "started_at": "", "duration_s": None, "checkpoints": [], "evals": [], "counts": {}, "gates": {},
-    "failed": [], "scores": [], "problem": "",
+    "failed": [], "scores": [], "problem": "", "partial": False, "exit_code": None,
 }  # fmt: skip
 
 
@@ -101,6 +101,8 @@ def _entry(folder: Path) -> Entry:
         "failed": failed[:MAX_FAILED],
         "scores": _scores(gates),
         "problem": text_of(run.get("interrupted"))[:500],
+        "partial": bool(run.get("partial")),
+        "exit_code": run["exit_code"] if isinstance(run.get("exit_code"), int) else None,
     }
 
 
@@ -232,7 +234,7 @@ def _brief(scores: Sequence[Sequence[Any]]) -> list[str]:
         if metric not in _COVERAGE:
             by_eval.setdefault(eval_name, {}).setdefault(metric, value)
     return [
-        f"{name}: {', '.join(f'{metric} {number_text(value)}' for metric, value in list(scores_of_eval.items())[:NUM_SCORES])}"
+        f"{name}: {', '.join(f'{metric} {figure_text(value, metric)}' for metric, value in list(scores_of_eval.items())[:NUM_SCORES])}"
         for name, scores_of_eval in by_eval.items()
     ]
 
@@ -262,7 +264,7 @@ def _trend(eval_name: str, test: str, metric: str, points: Sequence[tuple[str, f
         "test": f"{eval_name} · {test}",
         "line": " ".join(f"{4 + 152 * x:.1f},{4 + 32 * y:.1f}" for x, y in spots),
         "last": (f"{4 + 152 * spots[-1][0]:.1f}", f"{4 + 32 * spots[-1][1]:.1f}"),
-        "value": number_text(values[-1]),
-        "before": number_text(values[-2]),
-        "words": ", ".join(f"{name} {number_text(value)}" for name, value in points),
+        "value": figure_text(values[-1], metric),
+        "before": figure_text(values[-2], metric),
+        "words": ", ".join(f"{name} {figure_text(value, metric)}" for name, value in points),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -18,6 +19,7 @@ from evalharness.analysis.comparison.sheets import RATES, CaseLine
 from evalharness.analysis.comparison.timeline import TOKENS, Curve, Timeline
 from evalharness.analysis.statistics.paired import Mean
 from evalharness.report.compare.cases import report_link
+from evalharness.report.html.overview import scale_of
 from evalharness.report.html.page import json_block, packed_block, write_page
 from evalharness.report.text import number_text
 from evalharness.report.writing import report_file
@@ -80,14 +82,14 @@ def write_timeline_page(timelines: Sequence[Timeline], notes: Sequence[str], pat
             scripts=["timeline.js"],
             styles=["timeline.css"],
             blocks=_blocks(timelines, folder),
-            tracks=[_track(timeline) for timeline in timelines],
+            tracks=[_track(timeline, folder) for timeline in timelines],
             notes=notes,
             seed=timelines[0].seed,
         )
     return path
 
 
-def _track(timeline: Timeline) -> dict[str, Any]:
+def _track(timeline: Timeline, folder: Path) -> dict[str, Any]:
     points, fallen = timeline.track.points, falls(timeline)
     return {
         "of": timeline.track,
@@ -97,8 +99,25 @@ def _track(timeline: Timeline) -> dict[str, Any]:
         "falls": [_fall_line(timeline, *fall) for fall in fallen[:NUM_FALLS]],
         "num_falls": len(fallen),
         "tests": [_best_table(timeline, test) for test in timeline.tests()],
-        "speed": [_speed(timeline, place) for place in range(len(points))],
+        "speed": [{**_speed(timeline, place), "report": _report(timeline, place, folder)} for place in range(len(points))],
+        "command": _compare_command(timeline),
     }
+
+
+def _report(timeline: Timeline, place: int, folder: Path) -> str | None:
+    """Return the link to a checkpoint's report; None where it has none, or several runs, of which it is unknown which one has a case."""
+    point = timeline.track.points[place]
+    return report_link(Path(point.side.source), folder) if len(point.run_ids) == 1 else None
+
+
+def _compare_command(timeline: Timeline) -> str:
+    """Return the command that compares the last checkpoint with the first, "" where one of them has several runs."""
+    ends = timeline.track.points[0], timeline.track.points[-1]
+    if len(timeline.track.points) < 2 or any(len(point.run_ids) > 1 for point in ends):
+        return ""
+    folders = [Path(point.side.source).absolute() for point in ends]
+    sides = [f"{folder.parent.name}/{folder.name}:{point.side.engine}" for folder, point in zip(folders, ends, strict=True)]
+    return shlex.join(["evalharness", "compare", *sides])
 
 
 def point_name(timeline: Timeline, place: int) -> str:
@@ -176,14 +195,15 @@ def _fall_line(timeline: Timeline, curve: Curve, best: Mean, worst: Mean) -> dic
         "best": number_text(best.mean),
         "at_best": point_name(timeline, best.place),
         "n": worst.n,
-        **_numbers(worst),
+        **_numbers(worst, best.mean),
         "at": point_name(timeline, worst.place),
         "peak": _number(best.mean),
     }
 
 
-def _numbers(mean: Mean) -> dict[str, float | None]:
-    return {"value": _number(mean.mean), "low": _number(mean.low), "high": _number(mean.high)}
+def _numbers(mean: Mean, *others: float) -> dict[str, Any]:
+    numbers = {"value": _number(mean.mean), "low": _number(mean.low), "high": _number(mean.high)}
+    return {**numbers, "scale": scale_of([*numbers.values(), *map(_number, others)])}
 
 
 def _speed(timeline: Timeline, place: int) -> dict[str, str]:
@@ -239,10 +259,9 @@ def _curves(timeline: Timeline, folder: Path) -> dict[str, Any]:
                 "step": point.step,
                 "engine": point.side.engine,
                 "other": bool(point.asked_otherwise),
-                # With several runs it is unknown here which one has a case.
-                "report": report_link(Path(point.side.source), folder) if len(point.run_ids) == 1 else None,
+                "report": _report(timeline, place, folder),
             }
-            for point in timeline.track.points
+            for place, point in enumerate(timeline.track.points)
         ],
         "tests": [list(test) for test in tests],
         "curves": [

@@ -183,6 +183,16 @@ def test_of_two_runs_of_a_checkpoint_the_later_one_counts_and_other_tests_are_ke
     assert {key[0]: sheet.cases["c000"].scores["f1"] for key, sheet in point.side.sheets.items()} == {"other": 0.5, "stage_a": 1.0}
 
 
+def test_a_later_partial_run_of_a_checkpoint_replaces_no_whole_one(tmp_path: Path) -> None:
+    part = [{"eval": "stage_a", "what": "cases", "num": 1, "of": 2}]
+    whole = measured(tmp_path / "b", {"x": [0.0, 0.0]}, started_at="2030-01-01T00:00:00+00:00")
+    again = measured(tmp_path / "a", {"x": [1.0]}, started_at="2030-01-02T00:00:00+00:00", partial=part)
+    ((track,), notes) = tracks(whole, again)
+    (sheet,) = track.points[0].side.sheets.values()
+    assert len(sheet.cases) == 2
+    assert "a: the run holds only part of an eval: 1 of 2 cases of stage_a" in notes
+
+
 def test_a_folder_that_holds_other_weights_now_is_not_mixed_with_what_it_held(tmp_path: Path) -> None:
     old = measured(tmp_path / "old", {"x": [0.0]}, [engine("x", fingerprint="1")], started_at="2030-01-01T00:00:00+00:00")
     new = measured(tmp_path / "new", {"x": [1.0]}, [engine("x", fingerprint="2")], started_at="2030-01-02T00:00:00+00:00")

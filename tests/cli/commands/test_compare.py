@@ -16,6 +16,7 @@ from tests.processes import python
 from tests.report.runs import gate, invalid, row
 
 WORSE = [1.0] * 40 + [0.0] * 20
+PART = [{"eval": "stage_a", "what": "cases", "num": 1, "of": 4}]
 
 
 class TestCompare:
@@ -95,18 +96,27 @@ class TestBless:
         assert not (tmp_path / "b").exists()
 
     @pytest.mark.parametrize(
-        ("interrupted", "samples", "why"),
+        ("run", "samples", "why"),
         [
-            ("Ctrl-C", cases([1.0]), "the run was interrupted"),
-            (None, [row("a"), invalid("b"), invalid("c")], "only 1 of 3 cases were judged"),
+            ({"interrupted": "Ctrl-C"}, cases([1.0]), "the run was interrupted"),
+            ({"interrupted": "Ctrl-C", "partial": PART}, cases([1.0]), "the run was interrupted"),
+            (
+                {"partial": PART},
+                cases([1.0]),
+                "only part of an eval: 1 of 4 cases of stage_a; bless a whole run, or this one with --partial",
+            ),
+            ({}, [row("a"), invalid("b"), invalid("c")], "only 1 of 3 cases were judged"),
         ],
-        ids=["interrupted", "invalid"],
+        ids=["interrupted", "both", "partial", "invalid"],
     )
     def test_a_run_that_says_too_little_is_not_blessed(
-        self, tmp_path: Path, interrupted: str | None, samples: list[dict[str, object]], why: str, refused: Command
+        self, tmp_path: Path, run: dict[str, object], samples: list[dict[str, object]], why: str, refused: Command
     ) -> None:
-        run = run_dir(tmp_path / "run", samples, interrupted=interrupted)
-        assert why in refused("bless", run, "x", "--to", tmp_path / "b")
+        assert why in refused("bless", run_dir(tmp_path / "run", samples, **run), "x", "--to", tmp_path / "b")
+
+    def test_a_partial_run_is_blessed_on_request(self, tmp_path: Path, printed: Command) -> None:
+        run = run_dir(tmp_path / "run", cases([1.0]), partial=PART)
+        assert "1 of 1 cases judged" in printed("bless", run, "x", "--to", tmp_path / "b", "--partial")
 
 
 class TestSummary:

@@ -255,24 +255,24 @@ class TestWhatIsOthersNow:
         changed = MARK.replace("for i in range(4)", "for i in (0, 2, 3, 7)").replace('"even"}', '"straight"}')
         rescored = again(project.write(test_a=changed + test), live)
         assert self.changes(rescored) == {
-            ("a", "the case is not there any more"): ["c1"],
-            ("a", "its group or tags are others now"): ["c0", "c2"],
-            ("a", "the case is new and was never asked"): ["c7"],
+            ("a", "the case no longer exists"): ["c1"],
+            ("a", "its group or tags have changed"): ["c0", "c2"],
+            ("a", "the case is new and was never run"): ["c7"],
         }
         assert rescored.outcomes == {"test_s/c0": "pass", "test_s/c2": "pass", "test_s/c3": "pass", "test_s/c7": "skip"}
         assert rescored.row("c7")["problem"] == "not run: no generation of this case is recorded: run live did not have this test for it"
         assert (rescored.row("c7")["scores"], rescored.row("c7")["generation"]) == ({}, None)
         assert not rescored.gate("x >= 1")["passed"]
         report = (rescored.run_dir / "report.md").read_text("utf-8")
-        assert "a: since run live, 1 case: the case is new and was never asked: c7" in report
-        assert "a, the case is not there any more: c1." in report
+        assert "a: since run live, 1 case: the case is new and was never run: c7" in report
+        assert "a, the case no longer exists: c1." in report
 
     @pytest.mark.parametrize(
         ("old", "new", "what"),
         [
-            pytest.param('f"ask {case.id}"', 'f"please {case.id}"', "the text of its prompt would be another now", id="text"),
-            pytest.param("return Text", "raise KeyError('gone')\n    Text", "it could not be asked now", id="raises"),
-            pytest.param("return Text", "yield [], 1\n    Text", "it could not be asked now", id="generator"),
+            pytest.param('f"ask {case.id}"', 'f"please {case.id}"', "the text of its prompt would be different now", id="text"),
+            pytest.param("return Text", "raise KeyError('gone')\n    Text", "its request can no longer be made", id="raises"),
+            pytest.param("return Text", "yield [], 1\n    Text", "its request can no longer be made", id="generator"),
         ],
     )
     def test_prompts_that_would_be_others_are_named(self, project: Project, old: str, new: str, what: str) -> None:
@@ -296,9 +296,9 @@ class TestWhatIsOthersNow:
     @pytest.mark.parametrize(
         ("old", "new", "what"),
         [
-            pytest.param("[ask(case)] *", "[ask(Case(id='x'))] *", "the text of its prompt would be another now", id="text"),
-            pytest.param("range(int(case.id[1:]))", "range(1)", "it would be asked in other steps now", id="fewer"),
-            pytest.param("(step + 1)", "(step + 2)", "it would be asked in other steps now", id="more-requests"),
+            pytest.param("[ask(case)] *", "[ask(Case(id='x'))] *", "the text of its prompt would be different now", id="text"),
+            pytest.param("range(int(case.id[1:]))", "range(1)", "its steps would be different now", id="fewer"),
+            pytest.param("(step + 1)", "(step + 2)", "its steps would be different now", id="more-requests"),
         ],
     )
     def test_steps_that_would_be_others_are_named(self, project: Project, old: str, new: str, what: str) -> None:
@@ -334,7 +334,10 @@ class TestWhatIsOthersNow:
         paint(["red", "white"])
         (project.root / "c2.png").unlink()
         rescored = again(project, live)
-        assert self.changes(rescored) == {("a", "its images would be others now"): ["c1"], ("a", "its images cannot be read now"): ["c2"]}
+        assert self.changes(rescored) == {
+            ("a", "its images would be different now"): ["c1"],
+            ("a", "its images cannot be read now"): ["c2"],
+        }
         assert rescored.counts == {"pass": 3}
 
     def test_a_module_that_is_gone_is_a_problem_of_the_run(self, project: Project) -> None:

@@ -137,7 +137,7 @@ class TestRefused:
         assert "give the folder of the references with --data" in refused("rescore", SUMMARIES)
         arguments = [str(SUMMARIES), "--data", str(DATA), "--run-id", "r"]
         assert main(["rescore", *arguments]) == 0
-        assert "run 'r' exists already in" in refused("rescore", *arguments)
+        assert "run 'r' already exists in" in refused("rescore", *arguments)
         assert "--tests is for run directories only" in refused("rescore", SUMMARIES, "--tests", "x.py")
         assert "--coordinates is for files of answers only" in refused("rescore", here, "--coordinates", "unit")
         write(here / "gt_vs_pred.jsonl", dump_rows())

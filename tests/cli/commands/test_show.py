@@ -45,13 +45,20 @@ class TestCase:
     @pytest.mark.parametrize(
         ("case", "message"),
         [
-            pytest.param("group-1", "part of 2 case ids of reports/first; give more of one: group-1/a, group-1/ab", id="several"),
-            pytest.param("group-2/d", "has no case 'group-2/d'; did you mean one of group-2/c", id="none"),
+            pytest.param(
+                "group-1", "give more of one\n  group-1/a\n  group-1/ab\ntry: evalharness show reports/first group-1/a\n", id="several"
+            ),
+            pytest.param("group-2/d", "has no case 'group-2/d'; did you mean one of these?\n  group-2/c", id="none"),
             pytest.param("\x1b[31m", "has no case '\\x1b[31m'", id="hostile"),
         ],
     )
     def test_otherwise_candidates_are_listed(self, run: str, case: str, message: str, refused: Command) -> None:
         assert message in refused("show", run, case)
+
+    def test_of_many_candidates_ten_are_listed_and_the_rest_counted(self, tmp_path: Path, refused: Command) -> None:
+        error = refused("show", write_run(tmp_path / "many", [row(f"case-{number}") for number in range(1234)]), "case")
+        assert error.count("\n  case-") == 10
+        assert "\n  … and 1,224 more\ntry: evalharness show " in error
 
     def test_engine_and_test_choose_rows(self, run: str, printed: Command, refused: Command) -> None:
         assert printed("show", run, "group-1/a", "--engine", "vllm:tiny", "--test", "stage_a::test_summary").count("── ") == 1

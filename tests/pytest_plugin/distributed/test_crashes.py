@@ -230,7 +230,7 @@ class TestDisk:
         content = (before.run_dir / "run.json").read_bytes(), (before.run_dir / "samples.jsonl").read_bytes()
         run = project.run("--run-id", "mine", mode=mode)
         assert run.exit_code == pytest.ExitCode.USAGE_ERROR
-        assert "ERROR: run 'mine' exists already in " in run.output
+        assert "ERROR: run 'mine' already exists in " in run.output
         assert ((before.run_dir / "run.json").read_bytes(), (before.run_dir / "samples.jsonl").read_bytes()) == content
         assert len([line for line in read_lines(before.run_dir) if line.values["kind"] == "eval"]) == 1
 

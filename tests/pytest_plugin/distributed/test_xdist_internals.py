@@ -21,6 +21,7 @@ PARTS = [
     ("xdist.remote", "WorkerInteractor.sendevent"),
     ("xdist.scheduler", "LoadScheduling"),
     ("xdist.workermanage", "NodeManager.setup_node"),
+    ("xdist.workermanage", "WorkerController.process_from_remote"),
     ("xdist.workermanage", "WorkerController.send_runtest_some"),
     ("xdist.workermanage", "WorkerController.sendcommand"),
     ("xdist.workermanage", "WorkerController.shutting_down"),
@@ -73,18 +74,22 @@ def test_a_command_of_ours_does_not_reach_xdist_and_all_others_do() -> None:
     assert (ours, theirs) == ([{"reason": "why"}], [("runtests", {"indices": [1]}), "end marker"])
 
 
-def test_what_is_sent_to_the_controller_is_a_report_that_it_passes_over() -> None:
+def test_an_event_of_ours_does_not_reach_xdist_and_all_others_do() -> None:
     from xdist.remote import WorkerInteractor
+    from xdist.workermanage import WorkerController
 
     assert "channel.setcallback(self.handle_command" in inspect.getsource(WorkerInteractor), lacks("a handler that can be replaced")
-    sent: list[Any] = []
-    interactor = SimpleNamespace(torun=None, sendevent=lambda name, data: sent.append((name, data)))
-    internals.send_to_controller(config_with(interactor), {"ours": 1})
-    ((name, data),) = sent
-    assert name == "collectreport"
-    assert data.pop("ours") == 1
-    report = pytest.CollectReport._from_json({key: value for key, value in data.items() if key != "$report_type"})
-    assert (report.outcome, report.longrepr) == ("skipped", None)
+    setup = inspect.getsource(WorkerController.setup)
+    assert setup.index("pytest_configure_node") < setup.index("setcallback(self.process_from_remote"), lacks("a callback set late")
+    theirs: list[Any] = []
+    node = SimpleNamespace(process_from_remote=theirs.append)
+    ours: list[Any] = []
+    internals.on_events(node, {"ours": ours.append})
+    interactor = SimpleNamespace(torun=None, sendevent=lambda name, **values: node.process_from_remote((name, values)))
+    internals.send_event(config_with(interactor), "ours", {"a": 1})
+    node.process_from_remote(("logstart", {"nodeid": "x"}))
+    node.process_from_remote("end marker")
+    assert (ours, theirs) == ([{"a": 1}], [("logstart", {"nodeid": "x"}), "end marker"])
 
 
 def test_the_controller_says_why_it_ends_a_session_and_knows_a_workers_process() -> None:

@@ -162,9 +162,9 @@ class TestWhatGoesWrong:
             pytest.param(chat("a"), "request(c), step 1 yielded TextGeneratio", id="bare-request"),
             pytest.param(None, "request(c), step 1 yielded None; a step is (list of requests, GenerationOptions)", id="nothing"),
             pytest.param(([chat("a")],), "step 1 yielded ([TextGeneratio", id="one-element"),
-            pytest.param(([], GREEDY), "step 1 asks []; it must be a list of at least one request", id="empty"),
-            pytest.param((chat("a"), GREEDY), "step 1 asks TextGeneratio", id="no-list"),
-            pytest.param((["a"], GREEDY), "step 1 asks ['a']; it must be a list", id="texts"),
+            pytest.param(([], GREEDY), "step 1 yields []; it must be a list of at least one request", id="empty"),
+            pytest.param((chat("a"), GREEDY), "step 1 yields TextGeneratio", id="no-list"),
+            pytest.param((["a"], GREEDY), "step 1 yields ['a']; it must be a list", id="texts"),
             pytest.param((chat("a") for _ in "a"), "step 1 yielded <generator", id="generator"),
             pytest.param(([chat("a")], None), "step 1 has the options None; a step is", id="no-options"),
             pytest.param(([chat("a")], {"max_new_tokens": 3}), "step 1 has the options {'max_new_tokens': 3}", id="mapping"),
@@ -226,4 +226,6 @@ class TestWhatGoesWrong:
         for _ in range(MAX_STEPS - 1):
             asked = request.go_on([result("x")])
         assert isinstance(asked, Step)
-        assert request.go_on([result("x")]) == GenerationFailure("error", "request(c) asked 1000 steps and has no question yet; return one")
+        assert request.go_on([result("x")]) == GenerationFailure(
+            "error", "request(c) yielded 1000 steps without returning the final request; return one"
+        )

@@ -26,9 +26,9 @@ from evalharness.pytest_plugin.eval_module import EvalModule
 from evalharness.pytest_plugin.execution import engine_queue, unit_results
 from evalharness.pytest_plugin.execution.engine_queue import EngineQueue
 from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, take_in_flight
-from evalharness.pytest_plugin.execution.unit_results import UnitProgress
 from evalharness.pytest_plugin.execution.unit_runner import UnitRunner, UnitWork
 from evalharness.pytest_plugin.execution.units import UnitKey
+from evalharness.pytest_plugin.progress.counts import UnitProgress
 from evalharness.runs.journal import Journal
 
 CAPACITY = 2

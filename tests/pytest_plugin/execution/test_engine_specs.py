@@ -61,7 +61,10 @@ class TestFakeScripts:
     @pytest.mark.parametrize(
         ("model", "problem"),
         [
-            ("ckpt", "runs no checkpoint, got the folder .*ckpt; give 'echo' or a JSONL file of answers or choose --backend hf or vllm"),
+            (
+                "ckpt",
+                "takes no checkpoint, but got the folder .*ckpt; give 'echo' or a JSONL file of answers or choose --backend hf or vllm",
+            ),
             ("nowhere.jsonl", "got --model .*nowhere.jsonl, which is not a file; give 'echo' or a JSONL file of answers"),
             ("*.csv", r"got --model .*\*.csv, which is not a file"),
         ],
@@ -175,7 +178,7 @@ def test_what_is_said_of_checkpoints_that_are_not_there_is_named(scripts: Path) 
     engine_specs(config(scripts, "ckpt", file="coordinates = 'base-*=unit'\nbase_model = 'ckpt'"), scripts, notices.append)
     assert notices == [
         f"--base-model {scripts / 'ckpt'} is not used: no checkpoint of this run is an adapter",
-        "--coordinates base-*=unit fits no checkpoint of this run: ckpt",
+        "--coordinates base-*=unit matches no checkpoint of this run: ckpt",
     ]
 
 

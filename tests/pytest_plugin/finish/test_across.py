@@ -65,7 +65,7 @@ def test_with_nothing_else_there_is_no_run(project: Project) -> None:
         ("return {'fake:three': {'same': 1}}", "gave metrics of 'fake:three', which is not one of these engines; left out"),
         ("raise ZeroDivisionError('none')", "failed: ZeroDivisionError: none"),
         ("return {'fake:one': {'same': float('nan')}}", "gave same=nan, which is not a finite number; left out"),
-        ("return {'fake:one': {'pass_rate': 1}}", "gave 'pass_rate', the name of a rate that every test has"),
+        ("return {'fake:one': {'pass_rate': 1}}", "gave 'pass_rate', the name of a built-in metric"),
         ("return None", "failed: AttributeError"),
     ],
     ids=["stranger", "raises", "nan", "built-in", "none"],

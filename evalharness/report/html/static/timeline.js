@@ -100,7 +100,38 @@ function tickText(value) {
   return Math.abs(value) >= 1000 ? `${Math.round(value / 100) / 10}k` : String(Number(value.toPrecision(2)));
 }
 
+/** Return a table of two checkpoints' means: a chart of two points says no more, and takes a screen for each row. */
+function pairTable(curves, title) {
+  const [first, last] = track().points;
+  const numbers = (values) => (values ? [numberText(values[1]), values[2] === null ? "" : el("span", { class: "interval-text" }, ` ${numberText(values[2])}–${numberText(values[3])}`)] : "–");
+  const rows = curves.map((curve) => {
+    const [before, after] = [0, 1].map((place) => curve.points.find((point) => point[0] === place));
+    const change = before && after ? after[1] - before[1] : null;
+    const worse = curve.best === 0 && !curve.alike.includes(1), better = curve.best === 1 && !curve.alike.includes(0);
+    const [word, kind] = change === null ? ["", "other"] : worse ? ["▼ worse", "fail"] : better ? ["▲ better", "pass"] : ["= not significant", "skip"];
+    return el("tr", {}, el("th", { scope: "row" }, visible(title(curve)), curve.gate ? el("span", { class: "muted small" }, " gate") : ""),
+      el("td", { class: "num" }, numbers(before)), el("td", { class: "num" }, numbers(after)),
+      el("td", { class: "num" }, change === null ? "–" : `${change > 0 ? "+" : ""}${numberText(change)}`), el("td", {}, word ? el("span", { class: `chip is-${kind}` }, word) : ""),
+      el("td", { class: "bar-cell" }, before && after ? pairBar(curve, before[1], after[1]) : ""));
+  });
+  const head = [["", ""], [pointName(first), "num"], [pointName(last), "num"], ["change", "num"], ["", ""], ["", "bar-cell"]];
+  const headers = head.map(([text, kind], place) => el("th", { scope: "col", class: kind || null }, visible(oneLine(text || ["score", "", "", "", "significance", ""][place], 40))));
+  const table = el("table", {}, el("thead", {}, el("tr", {}, headers)), el("tbody", {}, rows));
+  makeStackable(table);
+  return el("div", { class: "card" }, el("div", { class: "scroll" }, table));
+}
+
+/** Return the way from one mean (hollow) to the other on their scale. */
+function pairBar(curve, before, after) {
+  const [low, high] = scale(curve);
+  const at = (value) => `${2 + (96 * (value - low)) / (high - low)}%`;
+  return svg("svg", { class: "bar", height: 16, role: "img", "aria-label": `${numberText(before)} to ${numberText(after)}` },
+    svg("line", { class: "axis", x1: "2%", x2: "98%", y1: 8, y2: 8 }), svg("line", { class: "interval", x1: at(before), x2: at(after), y1: 8, y2: 8 }),
+    svg("circle", { class: "dot is-hollow", cx: at(before), cy: 8, r: 4 }), svg("circle", { class: "value", cx: at(after), cy: 8, r: 4.5 }));
+}
+
 function chartGrid(curves, title) {
+  if (track().points.length === 2) return curves.length ? pairTable(curves, title) : "";
   const grid = el("div", { class: "charts" });
   const add = (from) => {
     grid.append(...curves.slice(from, from + MOST_CHARTS).map((curve) => chart(curve, title(curve))));
@@ -145,10 +176,12 @@ function drawCharts() {
   const parts = track().tests.flatMap(([name, test], number) => [
     el("h3", { class: "test" }, visible(`${name} · ${test}`)),
     chartGrid(track().curves.filter((curve) => curve.test === number && !curve.key), ({ metric }) => metric),
-    el("h4", { class: "test" }, ""),
     slices(number),
   ]);
   $("#charts").replaceChildren(...parts.filter(Boolean));
+  const isPair = track().points.length === 2;
+  $("#curves h2").textContent = isPair ? "From the first checkpoint to the second" : "By training step";
+  for (const part of $$('#curves > .controls, #best, nav a[href="#best"]')) part.hidden = isPair; // the table of two says which is best
 }
 
 // ---- cases ----
@@ -213,11 +246,13 @@ function drawGrid() {
       if (score !== null) before = score;
       return made;
     });
-    const row = el("tr", { "data-place": place }, el("th", { scope: "row" }, visible(oneLine(ids[place], 120))), cells);
-    row.firstChild.addEventListener("click", () => { select(state.rows.indexOf(place)); toggle(row); });
+    const opener = el("button", { type: "button", "aria-expanded": "false" }, visible(oneLine(ids[place], 120)));
+    const row = el("tr", { "data-place": place }, el("th", { scope: "row" }, opener), cells);
+    opener.addEventListener("click", () => { select(state.rows.indexOf(place)); toggle(row); });
     return row;
   });
   const table = el("table", { class: "grid-table" }, el("thead", {}, head), el("tbody", {}, body));
+  makeStackable(table);
   $("#case-grid").replaceChildren(rows.length ? table : el("p", { class: "muted" }, "No case fits."));
   $("#case-more").hidden = rows.length <= state.shown;
 }
@@ -231,7 +266,9 @@ function caseLink({ report, engine }, id) {
 }
 
 function toggle(row) {
-  if (row.nextSibling?.classList?.contains("said")) return row.nextSibling.remove();
+  const isOpen = row.nextSibling?.classList?.contains("said");
+  $("button", row).setAttribute("aria-expanded", String(!isOpen));
+  if (isOpen) return row.nextSibling.remove();
   const id = state.grid.ids[Number(row.dataset.place)];
   const texts = state.grid.texts[id];
   const columns = texts

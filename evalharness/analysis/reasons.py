@@ -1,0 +1,57 @@
+"""Which problems are one reason: their texts without what differs from case to case. Every report groups by this; pure.
+
+Taken out are the case's own ids, quoted values, paths and addresses, and numbers. Words never are, so that different problems stay apart;
+nor are the names in errors of code (`KeyError: 'label'`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from evalharness.api.checks import excerpt
+
+VARYING = "…"
+_MAX_CHARS = 400
+_MOST_READ = 1000
+_CUT = r"… \([\d,]+ more characters\)"  # how a text that was too long ends, perhaps within quotes
+_OF_CODE = re.compile(r"(?:\w+: )?(?:Key|Attribute|Name|Import|ModuleNotFound|Type)Error\b")
+_NAME = r"(?!['\"][A-Za-z_]+['\"])"
+
+
+def _values(*, but: str = "") -> re.Pattern[str]:
+    # An apostrophe within a word opens nothing.
+    quoted = [rf"(?<!\w){but}[bru]?{quote}(?:[^{quote}\\\n]|\\.)*?(?:{quote}(?!\w)|{_CUT})" for quote in "'\""]
+    others = (
+        rf"“[^”]*?(?:”|{_CUT})",
+        r"\b[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+",  # addresses
+        r"(?<![\w.…/-])(?:~|\.{1,2})?(?:/[^\s/:;,()\"'<>]+)+/?",  # absolute paths, and those from . and ~
+        r"(?<![\w.…/-])(?:[\w.-]+/)+[\w-]*\.[A-Za-z]\w{0,7}\b",  # others, known by the ending of the file's name
+        r"\b[A-Za-z]:\\[^\s:;,()\"'<>]+",
+        r"\b0[xX][0-9a-fA-F]+\b",
+        r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b",
+        r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b",  # hashes
+        r"(?<!\w)[+-]?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?%?",
+        r"\d+",  # within a name, whose letters stay
+    )
+    return re.compile("|".join((*quoted, *others)))
+
+
+_VALUES, _VALUES_BUT_NAMES = _values(), _values(but=_NAME)
+_SEVERAL = re.compile(rf"{VARYING}(?:(?:, ?|: ?| +){VARYING})+")  # lists of any length are alike
+
+
+def normalised(problem: str, own: Iterable[object] = ()) -> str:
+    """Return what the problems of one reason have in common, at most 400 characters, on one line. Idempotent.
+
+    `own` are the case's ids: its id, its group.
+    """
+    text = excerpt(" ".join(problem.split()), _MOST_READ, count_rest=True)
+    names = sorted({str(name) for name in own if len(str(name or "")) > 1}, key=len, reverse=True)
+    if names:
+        text = re.sub(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)", VARYING, text)
+    values = _VALUES_BUT_NAMES if _OF_CODE.match(text) else _VALUES
+    before = None
+    while before != text:  # what is taken out may have kept something beside it from being seen
+        before, text = text, _SEVERAL.sub(VARYING, values.sub(VARYING, text))[:_MAX_CHARS].strip()
+    return text

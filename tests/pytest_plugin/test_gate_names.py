@@ -1,0 +1,50 @@
+"""A gate on a score that its test never records is refused before anything is generated, where the code leaves no doubt."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pytest_plugin.project import MARK, Project, eval_module
+
+AGGREGATED = eval_module(
+    "pytestmark = pytest.mark.eval(cases=cases, request=ask, aggregate=lambda rows: {'total': 1.0})\n"
+    "@pytest.mark.gate('total >= 1')\n"
+    "def test_s(case, generation, score): score(correct=1)\n"
+)
+
+
+def test_a_misspelt_metric_is_refused_with_what_was_meant(project: Project) -> None:
+    body = "@pytest.mark.gate('corect >= 0.9')\ndef test_s(case, generation, score):\n    if case.id:\n        score(correct=1, f1=0)\n"
+    run = project.write(test_a=MARK + body).run_inline()
+    assert run.exit_code == pytest.ExitCode.INTERRUPTED
+    assert run.opened_no_run
+    known = "It can be on: correct, f1, pass_rate, invalid_rate, error_rate, length_rate, empty_rate"
+    told = f"test_s: the gate 'corect >= 0.9' is on a score that the test never records; did you mean 'correct'? {known}"
+    assert told in " ".join(run.output.split())
+
+
+def test_a_gate_of_a_test_without_scores_is_refused(project: Project) -> None:
+    run = project.write(test_a=MARK + "@pytest.mark.gate('f1 >= 0.9')\ndef test_s(case, generation): pass\n").run_inline()
+    assert "is on a score that the test never records. It can be on: pass_rate" in run.output
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(AGGREGATED, id="aggregate"),
+        pytest.param(MARK + "@pytest.mark.gate('x >= 1')\ndef test_s(case, generation, score): score(**{'x': 1})\n", id="unpacked"),
+        pytest.param(MARK + "@pytest.mark.gate('x >= 1')\ndef test_s(case, generation, score): (lambda s: s(x=1))(score)\n", id="passed"),
+        pytest.param(
+            MARK + "@pytest.fixture\ndef note(score): return score\n"
+            "@pytest.mark.gate('x >= 1')\ndef test_s(case, generation, note): note(x=1)\n",
+            id="fixture",
+        ),
+        pytest.param(
+            MARK + "@pytest.mark.gate('x >= 1')\ndef test_s(case, generation, request): request.getfixturevalue('score')(x=1)\n",
+            id="request",
+        ),
+        pytest.param(MARK + "@pytest.mark.gate('pass_rate >= 1')\ndef test_s(case, generation): pass\n", id="built-in"),
+    ],
+)
+def test_what_the_code_does_not_tell_is_left_to_the_run(project: Project, text: str) -> None:
+    assert project.write(test_a=text).run_inline().exit_code == pytest.ExitCode.OK
