@@ -18,7 +18,15 @@ from evalharness.cli.framework import CommandGroup
 
 _SECTIONS = {
     "Start": ("init:init", "doctor:doctor"),
-    "Runs": ("show:show", "finished_runs:report", "finished_runs:rescore", "finished_runs:merge", "finished_runs:summary", "export:export"),
+    "Runs": (
+        "top:top",
+        "show:show",
+        "finished_runs:report",
+        "finished_runs:rescore",
+        "finished_runs:merge",
+        "finished_runs:summary",
+        "export:export",
+    ),
     "Comparisons": ("compare:compare", "compare:bless", "compare:timeline"),
     "Checkpoints": ("generate:generate", "watch:watch", "rules:rules"),
 }

@@ -158,12 +158,12 @@ def find_run(word: str) -> Path:
     `latest` never means a folder of that name, which is `./latest`. Raises `RecordError` where the word names no run.
     """
     if is_latest(word):
-        run_dir = find_latest(word, _report_dir())
+        run_dir = find_latest(word, report_folder())
         print(f"evalharness: {word} is {one_line(str(run_dir), _MAX_PATH_CHARS)}", file=sys.stderr)  # nobody blesses or exports by guess
         return run_dir
     if Path(word).is_dir():
         return Path(word)
-    reports = _report_dir()
+    reports = report_folder()
     names = _run_names(reports)
     if word in names:
         return reports / word
@@ -176,11 +176,11 @@ def find_run(word: str) -> Path:
 def expand_run(text: str) -> str:
     """Return RUN, or RUN:ENGINE, with the run's path in place of its name or `latest`; paths, patterns and all else as they are."""
     word, colon, engine = text.partition(":")
-    is_name = is_latest(word) or (not Path(text).exists() and not Path(word).exists() and word in _run_names(_report_dir()))
+    is_name = is_latest(word) or (not Path(text).exists() and not Path(word).exists() and word in _run_names(report_folder()))
     return f"{find_run(word)}{colon}{engine}" if is_name else text
 
 
-def _report_dir() -> Path:
+def report_folder() -> Path:
     """Return the folder that runs go to, as settings and environment say."""
     return resolve({}, os.environ, project_root(Path.cwd())).report_dir
 
