@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -325,7 +325,7 @@ def _outcome(tables: RunTables, outcome: str | None) -> str:
     return "other"
 
 
-def _add_generations(tables: RunTables, engine: int, generations: list[Generation]) -> Iterable[str]:
+def _add_generations(tables: RunTables, engine: int, generations: list[Generation]) -> Collection[str]:
     """Note the generations of a row; return those of `COUNTS` in which it counts for them."""
     if not generations:
         tables.text_hashes.append(None)
