@@ -246,17 +246,26 @@ _FORMS = {
 }
 
 
-@pytest.mark.parametrize(("turn", "start"), _FORMS.values(), ids=_FORMS)
-def test_what_was_said_is_a_conversation_whatever_the_template(opened, tmp_path: Path, turn, start):
+def test_what_was_said_is_a_conversation_whatever_the_template(opened, tmp_path: Path):
     call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Ulm"}}\n</tool_call>'
     said = [("system", "Be brief."), ("user", "Rain in Ulm?"), ("assistant", call), ("user", "<tool_response>\nyes\n</tool_response>")]
-    prompts = ["".join(turn.format(*one) for one in said[:number]) + start for number in (2, 4)]
-    steps = [[generation(text=call, prompt_text=prompts[0])]]
-    write_run(tmp_path, [row(steps=steps, generation=generation(text="Yes.", prompt_text=prompts[1]))])
+    samples = []
+    for name, (turn, start) in _FORMS.items():
+        prompts = ["".join(turn.format(*one) for one in said[:number]) + start for number in (2, 4)]
+        steps = [[generation(text=call, prompt_text=prompts[0])]]
+        samples.append(row(name, steps=steps, generation=generation(text="Yes.", prompt_text=prompts[1])))
+    write_run(tmp_path, samples)
     page = opened(write_report_pages(load_tables(tmp_path))["report.html"], "#cases")
-    bubbles = page.locator(".conversation .bubble").all_inner_texts()
-    assert [text.split("\n")[0] for text in bubbles] == ["system", "user", "assistant", "tool", "assistant"]
-    assert [text.split("\n")[1] for text in bubbles] == ["Be brief.", "Rain in Ulm?", "calls a tool get_weather", "yes", "Yes."]
+    for place, name in enumerate(_FORMS):
+        page.evaluate("place => choose(place)", place)
+        page.wait_for_function("name => document.querySelector('#case-title')?.textContent === name", arg=name)
+        bubbles = [text.split("\n")[:2] for text in page.locator(".conversation .bubble").all_inner_texts()]
+        assert [who for who, _ in bubbles] == ["system", "user", "assistant", "tool", "assistant"]
+        assert [text for _, text in bubbles] == ["Be brief.", "Rain in Ulm?", "calls a tool get_weather", "yes", "Yes."]
+    mistral = "<s>[SYSTEM] x[INST]Hi[/INST]Hello</s>[INST]" + "[INST]" * 100_000
+    assert page.evaluate("prompt => turnsOf(prompt)", mistral) == [["prompt", "[SYSTEM] x"], ["user", "Hi"], ["assistant", "Hello"]]
+    assert page.evaluate("turnsOf('no <|user|>\\nform')") == [["prompt", "no"], ["user", "form"]]
+    assert page.evaluate("turnsOf('plain <|vision_start|><|image_pad|><|vision_end|>text')") == [["prompt", "plain [image]text"]]
 
 
 def test_keys_are_explained_and_a_link_to_no_case_says_so(opened, report):
