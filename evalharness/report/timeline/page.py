@@ -91,6 +91,7 @@ def write_timeline_page(timelines: Sequence[Timeline], notes: Sequence[str], pat
 
 def _track(timeline: Timeline, folder: Path) -> dict[str, Any]:
     points, fallen = timeline.track.points, falls(timeline)
+    reports = [_report(timeline, place, folder) for place in range(len(points))]
     return {
         "of": timeline.track,
         "first": point_name(timeline, 0),
@@ -99,7 +100,8 @@ def _track(timeline: Timeline, folder: Path) -> dict[str, Any]:
         "falls": [_fall_line(timeline, *fall) for fall in fallen[:NUM_FALLS]],
         "num_falls": len(fallen),
         "tests": [_best_table(timeline, test) for test in timeline.tests()],
-        "speed": [{**_speed(timeline, place), "report": _report(timeline, place, folder)} for place in range(len(points))],
+        # One report of all checkpoints is in the page's header.
+        "speed": [{**_speed(timeline, place), "report": report if len({*reports}) > 1 else None} for place, report in enumerate(reports)],
         "command": _compare_command(timeline),
     }
 
