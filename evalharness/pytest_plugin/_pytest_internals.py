@@ -185,7 +185,7 @@ def change_texts(representation: object, change: Callable[[str], str], max_lines
             traceback.extraline = change(traceback.extraline)
         for entry in traceback.reprentries:
             num_more, half = len(entry.lines) - max_lines, max_lines // 2
-            shown = entry.lines if num_more <= 0 else [*entry.lines[:half], f"… ({num_more} more lines)", *entry.lines[-half:]]
+            shown = entry.lines if num_more <= 0 else [*entry.lines[:half], f"… (left out: {num_more:,})", *entry.lines[-half:]]
             entry.lines = [change(line) for line in shown]
             if isinstance(entry, ReprEntry):
                 if entry.reprfuncargs is not None:
