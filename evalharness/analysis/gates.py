@@ -149,8 +149,8 @@ def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _shortfall(gate: Gate, value: float) -> str:
-    """Return "0.850, needs ≥ 0.90", with enough decimals to show that the value misses the threshold."""
-    texts = (figure_text(value, gate.metric), number_text(value), f"{value:.6f}")
+    """Return "0.850, needs ≥ 0.90", with enough decimals to show that the value misses the threshold; "192, needs ≤ 150" of counts."""
+    texts = (figure_text(value, gate.metric), number_text(value), f"{value:.3f}", f"{value:.6f}")
     shown = next((text for text in texts if not gate.holds(float(text.replace(",", "")))), repr(value))
     needed = f"{gate.threshold:.2f}" if abs(gate.threshold) < 1 and round(gate.threshold, 2) == gate.threshold else f"{gate.threshold:g}"
     return f"{shown}, needs {_SIGNS.get(gate.comparison, gate.comparison)} {needed}"

@@ -14,7 +14,7 @@ def part_of(part: int, whole: int, noun: str) -> str:
 
 
 def number_text(value: object) -> str:
-    """Return a number for people: three decimals, more where three would show nothing, none from 1000 on.
+    """Return a number for people: three decimals, more where three would show nothing, one from 100 on, none from 1000 on.
 
     None is "-"; what is no number is returned as text, not escaped.
     """
@@ -27,12 +27,12 @@ def number_text(value: object) -> str:
         return f"{number:.3g}"
     if abs(number) >= 1000:
         return f"{number:,.0f}"
+    if abs(number) >= 100:
+        return f"{number:.1f}".removesuffix(".0")
     rounded = round(number, 3)
     return f"{rounded:.3f}" if rounded else f"{number:.2g}" if number else "0.000"
 
 
 def figure_text(value: float | None, name: str = "") -> str:
-    """Return a score for people: a count (`num_…`), or what is 100 or more, as a whole number where it is one, else to a tenth."""
-    if value is None or not (name.startswith("num_") or 100 <= abs(value) < 1000):
-        return number_text(value)
-    return f"{value:,.1f}".removesuffix(".0")
+    """Return a score for people: a count (`num_…`) as a whole number where it is one, else to a tenth; others as `number_text`."""
+    return number_text(value) if value is None or not name.startswith("num_") else f"{value:,.1f}".removesuffix(".0")

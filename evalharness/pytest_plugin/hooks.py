@@ -266,6 +266,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if state.context.worker in CONTROLLER_NAMES:
         config.pluginmanager.register(reporting, "evalharness-reporting")
         config.pluginmanager.register(reporting.equal, "evalharness-equal-failures")
+        config.pluginmanager.register(reporting.signals, "evalharness-end-signals")
     if state.context.worker == "controller":
         from evalharness.pytest_plugin.distributed.controller import Controller  # xdist is imported with it
 

@@ -12,7 +12,7 @@ import html
 import re
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +26,13 @@ from evalharness.api.checks import any_text
 from evalharness.api.errors import BROKEN, RecordError
 from evalharness.api.garbage import collector
 from evalharness.api.redaction import redactor
-from evalharness.api.wording import plural
-from evalharness.pytest_plugin._pytest_internals import change_texts, terminal_width
+from evalharness.pytest_plugin._pytest_internals import change_last_line, change_texts, terminal_width
 from evalharness.pytest_plugin.execution.engine_specs import choices_of_auto
 from evalharness.pytest_plugin.failures import shorten
 from evalharness.pytest_plugin.last_screen import EqualFailures, darken_last_line, write_lines, write_places
 from evalharness.pytest_plugin.options import asked_on_command_line
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
-from evalharness.report.text import terminal_text
+from evalharness.report.text import plural, terminal_text
 from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import Row, RunFile
 
@@ -70,13 +69,17 @@ def announce(state: EvalSession) -> str:
 
 
 class EndSignals:
-    """Ends a run on SIGTERM and SIGHUP as Ctrl-C does, with everything written; by default they end a process at once.
+    """Ends a run on SIGTERM and SIGHUP as Ctrl-C does, with everything written; by default they end a process at once. Answers the first.
 
     From `take` to `give_back`; once all is `written`, the first one changes nothing any more: the process is about to end by itself.
-    A signal that is ignored (nohup) or handled by others stays as it is.
+    A signal that is ignored (nohup) or handled by others stays as it is. `answer` says that it was heard: what then ends may take a while.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Callable[[], None]) -> None:
+        self._answer = answer
+        self._is_answered = False
+        self.num_interrupts = 0
+        self._is_put_off = False
         self.received: str | None = None
         """The name of the last one."""
         self.written = False
@@ -89,12 +92,39 @@ class EndSignals:
             for number in _END_SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:
                     self._before[number] = signal.signal(number, self._on_signal)
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._on_interrupt)
 
     def give_back(self) -> None:
         """Put the former handlers back. Idempotent."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
+
+    def answer(self) -> None:
+        """Answer, once. The process may be in the middle of a write, in which case a later call does it."""
+        if not self._is_answered and not self.written:
+            with suppress(RuntimeError, OSError, ValueError):
+                self._answer()
+                self._is_answered = True
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        __tracebackhide__ = True  # pytest names the place where it came
+        self.num_interrupts += 1
+        self.answer()
+        if not self._is_put_off:
+            signal.default_int_handler(number, frame)
+
+    def put_off(self) -> None:
+        """Keep a second interruption until the session's end begins: where pytest handles the first, it would come out as a traceback."""
+        self._is_put_off = self._before.get(signal.SIGINT) is not None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Raise what was put off."""
+        was_put_off, self._is_put_off = self._is_put_off, False
+        if was_put_off and self.num_interrupts > 1:
+            raise KeyboardInterrupt
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number).name
@@ -127,7 +157,7 @@ class Reporting:
         self.run: RunFile | None = None
         self.problem: str | None = None
         self.interrupted: str | None = None
-        self.signals = EndSignals()
+        self.signals = EndSignals(self._answer_interruption)
         self.summary = ""
         self.verdict = ""
         self.equal = EqualFailures()
@@ -201,10 +231,24 @@ class Reporting:
         self.interrupted = redactor().text(f"{CANNOT_GO_ON if has_begun else CANNOT_BEGIN}: {found[0]}")
         raise pytest.exit.Exception(self.interrupted, returncode=BROKEN if has_begun else pytest.ExitCode.USAGE_ERROR)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note why the session breaks off: Ctrl-C, `pytest.exit`, or pytest's own reason."""
+        self.signals.put_off()
+        self.signals.answer()
         by = self.signals.received
         self.interrupted = shorten(str(excinfo.value)) or ("interrupted by the user" if by is None else f"interrupted by {by}")
+
+    def _answer_interruption(self) -> None:
+        """Say at once what now ends, and what another Ctrl-C does."""
+        reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or not self._state.has_started_run:
+            return
+        num_workers = self._state.context.num_workers
+        what = f"stopping {plural(num_workers, 'worker')}" if num_workers else "stopping the engine"
+        line = f"evalharness: interrupted; {what} and writing the report (Ctrl-C again to stop now)"
+        if self.progress is None or not self.progress.say(line):
+            reporter.write_line(line)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
@@ -219,12 +263,13 @@ class Reporting:
             self.signals.written = True
 
     def _end_interrupted(self, session: pytest.Session) -> None:
-        if not self._is_ending:
+        if not self._is_ending and self.signals.num_interrupts < 2:
             self.pytest_keyboard_interrupt(pytest.ExceptionInfo.from_current())
             with suppress(KeyboardInterrupt):
                 self._state.close()
                 return self.finish(session, pytest.ExitCode.INTERRUPTED)
-        again = f"evalharness report {self._state.context.run_dir} makes the reports of it"
+        context = self._state.context
+        again = f"evalharness report {context.run_dir} makes the reports of it, and --resume {context.run.run_id} goes on with it"
         self.problem = f"interrupted while the end of the run was written; the results are safe in the journal: {again}"
 
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -289,6 +334,7 @@ class Reporting:
         if self.problem is not None:
             terminalreporter.write_sep("=", "evalharness", red=True)
             terminalreporter.write_line(f"no report: {terminal_text(self.problem, 2000)}", red=True)
+            change_last_line(terminalreporter, ["no report"], "red")
         if self.run is None:
             return
         from evalharness.report.findings import gate_counts  # loads numpy: only where there is a run

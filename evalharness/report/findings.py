@@ -46,10 +46,10 @@ def verdict(tables: RunTables) -> tuple[str, str]:
             reasons.append(f"{plural(counts[outcome], 'sample')} {what}")
     exit_code = tables.run.get("exit_code")
     broken = bool(num_failed or counts["fail"] or counts["error"] or exit_code not in (None, 0))
-    if exit_code not in (None, 0) and not (num_failed or counts["fail"] or counts["error"]):
+    interrupted = tables.run.get("interrupted") or ("the run did not finish" if _unfinished(tables) else None)
+    if exit_code not in (None, 0) and not (interrupted or num_failed or counts["fail"] or counts["error"]):
         reasons.append(_what_broke(tables.run) if exit_code == BROKEN else f"pytest ended with exit code {text_of(exit_code)}")
     sentence = "; ".join(reasons)
-    interrupted = tables.run.get("interrupted") or ("the run did not finish" if _unfinished(tables) else None)
     if interrupted:
         return "INTERRUPTED", f"{one_line(text_of(interrupted), 200)}; {sentence}"
     if not tables.num_rows:
@@ -114,7 +114,9 @@ def findings(tables: RunTables, *, capitals: bool = False) -> list[str]:
     if len(caveats) > MAX_FINDINGS:
         left_out = len(caveats) - MAX_FINDINGS
         caveats = [*caveats[:MAX_FINDINGS], f"{left_out} more caveats are left out; report.csv has the counts of every line"]
-    return [line[0].upper() + line[1:] if capitals and line.startswith(("all ", "the ")) else line for line in caveats]
+    return [
+        line[0].upper() + line[1:] if capitals and line.startswith(("all ", "both ", "the ", "not run: ")) else line for line in caveats
+    ]
 
 
 def _data(tables: RunTables) -> Iterator[str]:

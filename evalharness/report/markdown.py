@@ -12,8 +12,9 @@ from typing import Any
 from evalharness.api.checks import short_hash
 from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
-from evalharness.report.tables import OUTCOMES, RunTables
-from evalharness.report.text import code_block, markdown_cell, number_text, plural, terminal_text, when_finite
+from evalharness.report.tables import COUNTS, OUTCOMES, RunTables
+from evalharness.report.text import code_block, figure_text, markdown_cell, number_text, plural, terminal_text, when_finite
+from evalharness.report.what_broke import legend
 from evalharness.runs.command_line import HIDDEN
 from evalharness.runs.schema import GateVerdict, RunFile, Throughput, WorkerEntry, entries_of, mapping, text_of
 
@@ -89,6 +90,8 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
         yield code_block([command])
     counts = [f"{count:,} {name}" for name in (*OUTCOMES, "other") if (count := tables.total(name))]
     yield f"{tables.extent()}, {plural(tables.num_rows, 'sample')}{': ' if counts else ''}{', '.join(counts)}."
+    if words := legend(tables, tuple(COUNTS)):
+        yield f"{markdown_cell(words[0].upper() + words[1:], 1000)}."
     if caveats := findings(tables, capitals=True):
         yield "Caveats:"
         yield "\n".join(f"- {markdown_cell(caveat, 500)}." for caveat in caveats)
@@ -105,7 +108,7 @@ def _gate_line(gate: GateVerdict) -> list[str]:
     passed = {"passed": "yes", "failed": "**NO**"}.get(state := gate_state(gate), state)
     names = [markdown_cell(text_of(name)) for name in (gate.get("eval"), gate.get("test"), gate.get("engine"))]
     names.append(markdown_cell(text_of(gate.get("reason")), 1000))
-    value = markdown_cell(number_text(gate.get("value")))
+    value = markdown_cell(figure_text(gate.get("value"), text_of(gate.get("metric"))))
     numbers = [value, *(markdown_cell(text_of(number)) for number in (gate.get("threshold"), gate.get("n")))]
     return [markdown_cell(text_of(gate.get("expression"))), passed, *names, *numbers]
 

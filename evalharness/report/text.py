@@ -168,7 +168,8 @@ def cell_text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else number_text(value)
 
 
-def score_text(mean: float, low: float, high: float, n: int) -> str:
-    """Return a mean with its 95 % interval, where there is one, and n."""
-    interval = f" [{number_text(low)} … {number_text(high)}]" if low == low else ""
-    return f"{number_text(mean)}{interval} n={n}"
+def score_text(name: str, mean: float, low: float, high: float, n: int, num_groups: int) -> str:
+    """Return a score's mean with its 95 % interval, where there is one, and n, in how many groups where cases have some."""
+    interval = f" [{figure_text(low, name)} … {figure_text(high, name)}]" if low == low else ""
+    groups = f" in {plural(num_groups, 'group')}" if num_groups < n else ""
+    return f"{figure_text(mean, name)}{interval} n={n}{groups}"

@@ -172,7 +172,7 @@ VERDICTS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], tuple[str, str]]
         ("BROKEN", "the gate passed; something other than a sample broke: 1 problem of the run"),
     ),
     "interrupted": (
-        rows(2), {"interrupted": "Ctrl-C", "exit_code": 2}, ("INTERRUPTED", "Ctrl-C; no gates were set; pytest ended with exit code 2"),
+        rows(2), {"interrupted": "Ctrl-C", "exit_code": 2}, ("INTERRUPTED", "Ctrl-C; no gates were set"),
     ),
     "empty": ([], {}, ("EMPTY", "no case was recorded; no gates were set")),
     "gate without a verdict": (rows(2), {"gates": [{"expression": "valid > 0"}]}, ("FAILED", "the gate failed")),

@@ -13,6 +13,7 @@ import pytest
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
 from evalharness.report.findings import gate_state
+from evalharness.report.markdown import go_on_command
 from evalharness.report.tables import RunTables
 from evalharness.runs.files import write_atomically
 from evalharness.runs.journal import readable
@@ -67,7 +68,10 @@ def _gate_cases(run: RunFile) -> Iterator[ET.Element]:
         if state == "passed":
             yield _case(name)
         else:
-            yield _case(name, "failure" if state == "failed" else state, gate["reason"])
+            yield _case(name, "failure" if state == "failed" else "skipped", gate["reason"])
+    if run.get("interrupted"):
+        go_on = go_on_command(run)
+        yield _case("the run came to its end", "error", f"{run['interrupted']}{f'; go on with: {go_on}' if go_on else ''}")
     for number, problem in enumerate(run["problems"], 1):
         yield _case(f"problem {number} of the run", "error", problem)
 

@@ -120,12 +120,17 @@ class Progress:
             self._terminal.show(self._line(progress, self._terminal.columns() - 1))
         elif now - self._logged_at >= LOG_EVERY_S and not self._is_quiet:
             self._logged_at = now
-            line = self._line(progress).removeprefix("evalharness: ")
-            self._terminal.log(f"evalharness {datetime.now():%H:%M:%S}: {line}")
+            self._terminal.log(f"evalharness {datetime.now():%H:%M:%S}: {self._line(progress).partition(': ')[2]}")
 
     def _failed(self, error: Exception) -> None:
         if self._terminal is not None:
             self._terminal.log(f"evalharness: progress is not shown any more: {type(error).__name__}: {any_text(error)[:200]}")
+
+    def say(self, line: str) -> bool:
+        """Write a line of its own at once, in whatever the main thread is; return whether there is anywhere to write it."""
+        if self._terminal is not None:
+            self._terminal.log(line)
+        return self._terminal is not None
 
     def pause(self, *, on: bool) -> None:
         """Show nothing while a debugger has the terminal."""
