@@ -53,7 +53,8 @@ def announce(state: EvalSession) -> str:
     context, registry = state.context, state.registry
     engines = ", ".join(registry.engine_ids)
     workers = f", {context.num_workers} workers" if context.num_workers > 1 else ""
-    line = f"evalharness: {len(state.execution.plan.units)} eval tests on {engines}{workers}; run {context.run.run_id} -> {context.run_dir}"
+    tests = plural(len(state.execution.plan.units), "eval test")
+    line = f"evalharness: {tests} on {engines}{workers}; run {context.run.run_id} -> {context.run_dir}"
     resumed = [] if context.resumed is None else [context.resumed.announcement]
     notices = [*choices_of_auto(registry.known_engines), *resumed, *registry.notices]
     line = "\n".join([line, *(f"evalharness: {notice}" for notice in notices)])
@@ -406,4 +407,4 @@ def _safe(text: str, max_chars: int = 2000) -> str:
     head = text[:max_chars]
     if not head.isprintable():
         head = _UNSAFE.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), head)
-    return head if len(text) <= max_chars else f"{head}… ({len(text) - max_chars} more characters)"
+    return head if len(text) <= max_chars else f"{head}… ({plural(len(text) - max_chars, 'more character')})"
