@@ -148,8 +148,9 @@ def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _shortfall(gate: Gate, value: float) -> str:
-    """Return "0.850, needs ≥ 0.90", with enough decimals to show that the value misses the threshold."""
-    shown = next((text for decimals in (3, 6) if not gate.holds(float(text := f"{value:.{decimals}f}"))), repr(value))
+    """Return "0.850, needs ≥ 0.90", with enough decimals to show that the value misses the threshold; "192, needs ≤ 150" of counts."""
+    enough = (1, 3, 6) if gate.metric.startswith("num_") or abs(value) >= 100 else (3, 6)
+    shown = next((text for decimals in enough if not gate.holds(float(text := f"{value:.{decimals}f}"))), repr(value)).removesuffix(".0")
     needed = f"{gate.threshold:.2f}" if abs(gate.threshold) < 1 and round(gate.threshold, 2) == gate.threshold else f"{gate.threshold:g}"
     return f"{shown}, needs {_SIGNS.get(gate.comparison, gate.comparison)} {needed}"
 

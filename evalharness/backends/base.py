@@ -220,7 +220,7 @@ BackendOutput: TypeAlias = "Completion | tuple[int, GenerationFailure]"
 
 
 class UnderWay(NamedTuple):
-    """What a backend generates at one moment: answers that have begun and not ended, and how many tokens they have together.
+    """What a backend generates at one moment: answers that have begun and are not given out, and how many tokens they have together.
 
     `num_tokens` is None where tokens are learned of only once an answer is finished.
     """

@@ -23,6 +23,7 @@ _SECTIONS = {
     "Runs": (
         "browse:list",
         "browse:open",
+        "top:top",
         "show:show",
         "finished_runs:report",
         "finished_runs:rescore",

@@ -81,7 +81,8 @@ def _open(execution: Execution, spec: EngineSpec) -> Engine:
 
 @pytest.fixture
 def case() -> Case:
-    """The case of this test; given by the eval marker, so this body runs only where there is none."""
+    """The case of this test, from the eval marker's `cases`."""
+    # The marker gives it, so this runs only where there is none.
     pytest.fail(f"fixture 'case' {_NO_EVAL}", pytrace=False)
 
 
@@ -99,13 +100,13 @@ def generations(request: pytest.FixtureRequest, case: Case, engine: Engine) -> l
 
 @pytest.fixture
 def generation(generations: list[GenerationResult]) -> GenerationResult:
-    """The case's one generation."""
+    """The one generation of the case; judge its `answer`."""
     return generations[0]
 
 
 @pytest.fixture
 def steps(request: pytest.FixtureRequest, generations: list[GenerationResult], engine: Engine) -> list[list[GenerationResult]]:
-    """The results of the steps that led to the case's question, step by step; see `execution/case_request.py`."""
+    """The results of earlier turns, a list per turn, where the eval's `request` is a generator that yields them."""
     state = request.config.stash[STATE]
     return state.execution.steps(_record(state.current, "steps"), engine)
 
@@ -142,7 +143,7 @@ def end_without_verdict(record: ItemRecord) -> None:
 
 @pytest.fixture
 def score(request: pytest.FixtureRequest, case: Case, engine: Engine) -> Score:
-    """Records scores of this test's case."""
+    """Records scores of this test's case: `score(correct=True, num_words=3)`. Their means are the metrics of gates and reports."""
     return Score(_record(request.config.stash[STATE].current, "score"))
 
 
@@ -155,7 +156,7 @@ def coordinates(request: pytest.FixtureRequest, case: Case, engine: Engine) -> s
 
 @pytest.fixture
 def details(request: pytest.FixtureRequest, case: Case, engine: Engine) -> Details:
-    """Records plain data about this test's case."""
+    """Records plain data about this test's case, for tables, outputs and the report: `details(parsed=[…])`."""
     return Details(_record(request.config.stash[STATE].current, "details"))
 
 

@@ -13,7 +13,7 @@ from evalharness.api.checks import short_hash
 from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
 from evalharness.report.tables import COUNTS, OUTCOMES, RunTables
-from evalharness.report.text import code_block, markdown_cell, number_text, plural, terminal_text, when_finite
+from evalharness.report.text import code_block, figure_text, markdown_cell, number_text, plural, terminal_text, when_finite
 from evalharness.report.what_broke import legend
 from evalharness.runs.command_line import HIDDEN
 from evalharness.runs.schema import GateVerdict, RunFile, Throughput, WorkerEntry, entries_of, mapping, text_of
@@ -108,7 +108,7 @@ def _gate_line(gate: GateVerdict) -> list[str]:
     passed = {"passed": "yes", "failed": "**NO**"}.get(state := gate_state(gate), state)
     names = [markdown_cell(text_of(name)) for name in (gate.get("eval"), gate.get("test"), gate.get("engine"))]
     names.append(markdown_cell(text_of(gate.get("reason")), 1000))
-    value = markdown_cell(number_text(gate.get("value")))
+    value = markdown_cell(figure_text(gate.get("value"), text_of(gate.get("metric"))))
     numbers = [value, *(markdown_cell(text_of(number)) for number in (gate.get("threshold"), gate.get("n")))]
     return [markdown_cell(text_of(gate.get("expression"))), passed, *names, *numbers]
 

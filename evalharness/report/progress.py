@@ -10,6 +10,7 @@ from evalharness.report.columns import fit
 from evalharness.report.text import duration_text, plural, terminal_text
 from evalharness.runs.progress import EngineProgress, RunProgress, WorkerProgress
 
+PREFIX = "evalharness: "
 _NAME_CHARS = 60
 _ENGINES_APART = 3
 """So many engines at work are told apart in one line."""
@@ -34,7 +35,7 @@ def _line(progress: RunProgress, level: int) -> str:
         parts.append(f"{progress.num_problems:,} not passed")
     if progress.left_s is not None:
         parts.append(f"about {left_text(progress.left_s)} left")
-    return ("evalharness: " if level < _PREFIX else "") + ", ".join(parts)
+    return (PREFIX if level < _PREFIX else "") + ", ".join(parts)
 
 
 def _at_work(progress: RunProgress, level: int) -> list[str]:
@@ -117,7 +118,7 @@ def progress_page(progress: RunProgress) -> list[str]:
     tests = [f"{progress.num_tests_done:,} of {plural(progress.num_tests, 'test')}"] if progress.num_tests else []
     problems = [f"{progress.num_problems:,} not passed"] if progress.num_problems else []
     left = [f"about {left_text(progress.left_s)} left"] if progress.left_s is not None else []
-    lines = [", ".join([*tests, *problems, f"running for {duration_text(progress.elapsed_s)}", *left])]
+    lines = ["  " + ", ".join([*tests, *problems, f"running for {duration_text(progress.elapsed_s)}", *left])]
     width = max((cell_len(_name(engine.id)) for engine in progress.engines), default=0)
     for engine in progress.engines:
         name = _name(engine.id)

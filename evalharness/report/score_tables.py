@@ -107,7 +107,7 @@ def _score_tables(
     counts: Mapping[tuple[str, ...], Mapping[str, int]], scores: Mapping[tuple[str, ...], Summary], by: list[str], metrics: list[str]
 ) -> Iterator[str]:
     """Yield tables with a line for each of `counts`: scores, and beside them the columns that say what they are worth."""
-    cells = {key: score_text(score.mean, score.low, score.high, score.n) for key, score in scores.items()}
+    cells = {key: score_text(key[-1], score.mean, score.low, score.high, score.n, score.num_groups) for key, score in scores.items()}
     validity = [name for name in _VALIDITY if name in _ALWAYS_SHOWN or any(line[name] for line in counts.values())]
     for start in range(0, max(len(metrics), 1), NUM_SCORE_COLUMNS):
         shown = metrics[start : start + NUM_SCORE_COLUMNS]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -307,7 +307,7 @@ def _add_row(tables: RunTables, row: Row, seen: set[tuple[int, int, int, str]]) 
         tables.not_run[tables.evals.names[key[0]], tables.tests.names[key[1]], tables.engines.names[key[2]]] += 1
     tables.row_problems.append(-1 if outcome == "pass" else _add_problem(tables, key, outcome, row, generations))
     validity = _add_generations(tables, key[2], generations)
-    for name in FLAGS:
+    for name in FLAGS if len(validity) > 1 else ():  # more than that it was answered
         if name in validity:
             tables.flagged[name].append(number)
     counted = ("cases", outcome, *validity, *_add_scores(tables, number, outcome, row.get("scores")))
@@ -325,7 +325,7 @@ def _outcome(tables: RunTables, outcome: str | None) -> str:
     return "other"
 
 
-def _add_generations(tables: RunTables, engine: int, generations: list[Generation]) -> Iterable[str]:
+def _add_generations(tables: RunTables, engine: int, generations: list[Generation]) -> Collection[str]:
     """Note the generations of a row; return those of `COUNTS` in which it counts for them."""
     if not generations:
         tables.text_hashes.append(None)

@@ -15,7 +15,7 @@ from evalharness.report.columns import fit, pad
 from evalharness.report.findings import ERRORS, findings, verdict
 from evalharness.report.markdown import go_on_command
 from evalharness.report.tables import COUNTS, RunTables
-from evalharness.report.text import number_text, plural, terminal_text
+from evalharness.report.text import figure_text, plural, terminal_text
 
 
 def fit_apart(texts: Iterable[str], width: int) -> dict[str, str]:
@@ -167,7 +167,7 @@ def _means(tables: RunTables) -> dict[tuple[str, ...], str]:
     for key, counts in tables.counts.items():
         scores = [(name, tables.scores[(*key, name)]) for name in tables.metrics(*key[:2]) if (*key, name) in tables.scores]
         parts = [
-            f"{terminal_text(name, 30)} {number_text(score.mean)}{'' if score.n == counts['cases'] else f' (n={score.n})'}"
+            f"{terminal_text(name, 30)} {figure_text(score.mean, name)}{'' if score.n == counts['cases'] else f' (n={score.n})'}"
             for name, score in scores[:NUM_SCORES]
         ]
         if len(scores) > NUM_SCORES:

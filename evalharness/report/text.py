@@ -164,7 +164,7 @@ def when_finite(value: Any) -> float | None:
 
 
 def number_text(value: object) -> str:
-    """Return a number for people: three decimals, more where three would show nothing, none from 1000 on.
+    """Return a number for people: three decimals, more where three would show nothing, one from 100 on, none from 1000 on.
 
     None is "-"; what is no number is returned as text, not escaped.
     """
@@ -177,15 +177,15 @@ def number_text(value: object) -> str:
         return f"{number:.3g}"
     if abs(number) >= 1000:
         return f"{number:,.0f}"
+    if abs(number) >= 100:
+        return f"{number:.1f}".removesuffix(".0")
     rounded = round(number, 3)
     return f"{rounded:.3f}" if rounded else f"{number:.2g}" if number else "0.000"
 
 
 def figure_text(value: float | None, name: str = "") -> str:
-    """Return a score for people: a count (`num_…`), or what is 100 or more, as a whole number where it is one, else to a tenth."""
-    if value is None or not (name.startswith("num_") or 100 <= abs(value) < 1000):
-        return number_text(value)
-    return f"{value:,.1f}".removesuffix(".0")
+    """Return a score for people: a count (`num_…`) as a whole number where it is one, else to a tenth; others as `number_text`."""
+    return number_text(value) if value is None or not name.startswith("num_") else f"{value:,.1f}".removesuffix(".0")
 
 
 def cell_text(value: object) -> str:
@@ -195,7 +195,8 @@ def cell_text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else number_text(value)
 
 
-def score_text(mean: float, low: float, high: float, n: int) -> str:
-    """Return a mean with its 95 % interval, where there is one, and n."""
-    interval = f" [{number_text(low)} … {number_text(high)}]" if low == low else ""
-    return f"{number_text(mean)}{interval} n={n}"
+def score_text(name: str, mean: float, low: float, high: float, n: int, num_groups: int) -> str:
+    """Return a score's mean with its 95 % interval, where there is one, and n, in how many groups where cases have some."""
+    interval = f" [{figure_text(low, name)} … {figure_text(high, name)}]" if low == low else ""
+    groups = f" in {plural(num_groups, 'group')}" if num_groups < n else ""
+    return f"{figure_text(mean, name)}{interval} n={n}{groups}"

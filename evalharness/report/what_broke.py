@@ -12,9 +12,9 @@ from itertools import islice
 import numpy as np
 
 from evalharness.analysis.statistics.intervals import mean_intervals
-from evalharness.report.findings import gate_state
+from evalharness.report.findings import gate_state, is_on_mean
 from evalharness.report.tables import COUNTS, ProblemGroup, RunTables
-from evalharness.report.text import number_text, one_line, plural, terminal_text
+from evalharness.report.text import figure_text, number_text, one_line, plural, terminal_text
 from evalharness.report.worst import worst_first
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
@@ -100,12 +100,7 @@ def _with_interval(tables: RunTables, gate: GateVerdict) -> str:
     """Return why a gate did not pass; after the value the interval of what it is the mean of."""
     reason = one_line(text_of(gate.get("reason")), 400)
     value, needs, limit = reason.partition(", needs ")
-    return f"{value}{_interval(tables, gate)}{needs}{limit}" if needs and _is_on_mean(gate) else reason
-
-
-def _is_on_mean(gate: Mapping[str, object]) -> bool:
-    """Return whether a gate is on the metric over all cases: neither on a slice nor on an end of its interval."""
-    return not gate.get("end") and not gate.get("tag")
+    return f"{value}{_interval(tables, gate)}{needs}{limit}" if needs and is_on_mean(gate) else reason
 
 
 def _interval(tables: RunTables, gate: GateVerdict) -> str:
@@ -115,7 +110,7 @@ def _interval(tables: RunTables, gate: GateVerdict) -> str:
     low, high = (summary.low, summary.high) if summary is not None else (float("nan"),) * 2
     if summary is None and metric == "pass_rate":
         low, high = _of_pass_rate(tables, place)
-    return f" [{number_text(low)} … {number_text(high)}]" if low == low else ""
+    return f" [{figure_text(low, metric)} … {figure_text(high, metric)}]" if low == low else ""
 
 
 def _of_pass_rate(tables: RunTables, place: tuple[str, ...]) -> tuple[float, float]:
@@ -135,7 +130,7 @@ def _of_pass_rate(tables: RunTables, place: tuple[str, ...]) -> tuple[float, flo
 def _what_it_is(gate: GateVerdict) -> str:
     value, baseline = gate.get("value"), gate.get("baseline")
     if baseline is None:
-        return number_text(value)
+        return figure_text(value, text_of(gate.get("metric")))
     changed = "" if value is None else f", changed by {number_text(value)}"
     unseen = gate.get("could_have_shown")
     size = f"; a difference of {number_text(unseen)} could have gone unseen" if isinstance(unseen, float) else ""

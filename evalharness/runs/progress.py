@@ -16,8 +16,7 @@ from typing import Any
 from evalharness.api.checks import finite_number, refuse_constant
 from evalharness.api.errors import RecordError
 from evalharness.runs.files import is_written_now, read_whole, write_atomically
-from evalharness.runs.run_file import run_state
-from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
+from evalharness.runs.schema import entries_of, mapping, text_of
 
 PROGRESS = "progress.json"
 EVERY_S = 15.0
@@ -112,14 +111,11 @@ def seconds_since_written(run_dir: Path) -> float | None:
         return None
 
 
-def state_now(run: RunFile, run_dir: Path) -> str:
-    """Return the state of a run as `run_state`, where one without an end is "running", "killed", or "unfinished" if that is unknown.
+def state_without_end(run_dir: Path) -> str:
+    """Return "running" or "killed" for a run whose run.json has no end, "unfinished" where that cannot be known.
 
     A fresh record is a sign of life where the file system has no locks.
     """
-    state = run_state(run)
-    if state != "running":
-        return state
     is_held = is_written_now(run_dir)
     since_s = seconds_since_written(run_dir)
     if is_held is None and since_s is not None:

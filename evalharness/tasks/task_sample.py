@@ -19,11 +19,13 @@ TASKS: Mapping[str, tuple[Callable[[Path | str | None], Sequence[Case]], Callabl
     "stage_b": (stage_b.load_cases, stage_b.request),
 }
 """Task → its `load_cases` and `request`."""
+_PREFIXES = {"stage_a": "stage-a", "dense": "detection", "stage_b": "stage-b"}
+"""What stands before the ids of a task's cases: the name of no eval or test, or `-k stage_a` would take these cases, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampledCase(Case):
-    """A case of one task, with `task/` before its id."""
+    """A case of one task, whose id has the task before it."""
 
     task: str
     case: Any
@@ -32,7 +34,7 @@ class SampledCase(Case):
 def load_cases(data_dir: Path | str | None, *, num_per_task: int = 16, seed: int = 0) -> list[SampledCase]:
     """Return up to `num_per_task` cases of every task that the folder has data for, sampled by `seed`, in the task's order.
 
-    Ids read `dense/rru-install/fail/QC-DEMO-20300101-0000001/image_2`. A task without data is named in a `DataWarning`; a
+    Ids read `detection/rru-install/fail/QC-DEMO-20300101-0000001/image_2`. A task without data is named in a `DataWarning`; a
     folder without data for any task is an error.
     """
     sampled: list[SampledCase] = []
@@ -46,7 +48,7 @@ def load_cases(data_dir: Path | str | None, *, num_per_task: int = 16, seed: int
         for place in sorted(random.Random(f"{seed} {task}").sample(range(len(cases)), min(num_per_task, len(cases)))):
             case = cases[place]
             shared: dict[str, Any] = {"group": case.group, "tags": {"task": task, **case.tags}, "invalid": case.invalid}
-            sampled.append(SampledCase(id=f"{task}/{case.id}", task=task, case=case, **shared))
+            sampled.append(SampledCase(id=f"{_PREFIXES[task]}/{case.id}", task=task, case=case, **shared))
     if not sampled:
         raise ConfigError(f"no cases of any task: {'; '.join(problems)}")
     for problem in problems:

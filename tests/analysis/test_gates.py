@@ -105,6 +105,9 @@ class TestJudging:
 
     def test_a_verdict_says_why_it_failed(self) -> None:
         assert judged("x >= 0.75", row(x=0), row(x=1))["reason"] == "0.500, needs ≥ 0.75"
+        assert judged("x <= 150", row(x=192))["reason"] == "192, needs ≤ 150"
+        assert judged("x <= 150", row(x=150.04))["reason"] == "150.040, needs ≤ 150"
+        assert judged("num_x <= 2", row(num_x=3))["reason"] == "3, needs ≤ 2"
         verdict = judged("f1 <= 5", row(x=1, y=2))
         assert (verdict["passed"], verdict["value"], verdict["reason"]) == (False, None, "no case recorded 'f1'; recorded: x, y")
         assert judged("f1 >= 0", row())["reason"] == "no case recorded 'f1'; recorded: nothing"

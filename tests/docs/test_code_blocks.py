@@ -102,8 +102,12 @@ def test_data_can_be_read(block: Block) -> None:
 
 
 def commands(page: str) -> Iterator[str]:
-    """Yield each command line of a page, of its blocks and in its text, that starts pytest or evalharness."""
-    found = [line for block in blocks("bash", "console", "text") if block.page == page for line in block.text.splitlines()]
+    """Yield each command line of a page, of its blocks and in its text, that starts pytest or evalharness.
+
+    Left out: those that show how a wrong one is refused.
+    """
+    texts = [block.text for block in blocks("bash", "console", "text") if block.page == page]
+    found = [line for text in texts for line in re.sub(r"^\$ .*\n(?=evalharness: error)", "", text, flags=re.MULTILINE).splitlines()]
     found += re.findall(r"`((?:pytest|evalharness) [^`]+)`", without_blocks(page))
     for line in found:
         for part in re.split(r" && |; | \| ", re.sub(r"\s+#.*", "", line.removeprefix("$ "))):

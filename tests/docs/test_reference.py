@@ -71,4 +71,4 @@ def test_every_form_of_a_gate_is_understood() -> None:
     forms = [form for row in rows("Built-in metrics and the grammar of gates", "gate") for form in re.findall(r"`\"([^\"]+)\"`", row[0])]
     assert len(forms) >= 3
     for form in forms:
-        parse_gate(form.replace("NUMBER", "0.5").replace("METRIC", "correct"))
+        parse_gate(form.replace("NUMBER", "0.5").replace("METRIC", "correct").replace("TAG", "continent").replace("VALUE", "Asia"))

@@ -137,6 +137,14 @@ class TestWrongEvals:
         ("test", "message"),
         [
             ("@pytest.mark.gate('x => 1')\n" + TEST, "gate 'x => 1' is not understood; write 'metric >= number'"),
+            (
+                "@pytest.mark.gate('x[party=odd] >= 1')\n" + TEST,
+                "no case has the tag 'party'; did you mean 'parity'? tags here are: parity",
+            ),
+            (
+                "@pytest.mark.gate('x[parity=od] >= 1')\n" + TEST,
+                "no case has parity=od; did you mean 'odd'? its values here are: even, odd",
+            ),
             ("@pytest.mark.gates('x >= 1')\n" + TEST, "test_s has the marker 'gates'; did you mean 'gate'?"),
             ("@pytest.mark.gate\n" + TEST, "the gate marker takes expressions such as 'valid >= 0.95', got none"),
             ("@pytest.mark.gate(x=1)\n" + TEST, "the gate marker takes expressions such as 'valid >= 0.95', got {'x': 1}"),

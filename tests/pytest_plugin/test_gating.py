@@ -44,6 +44,14 @@ class TestGates:
         assert run.exit_code == 1
         assert run.gate("f1 >= 0")["reason"] == "no case recorded 'f1'; recorded: x"
 
+    def test_a_gate_on_slices_names_the_one_that_failed_in_every_report(self, project: Project) -> None:
+        run = gated(project, "x[parity=*] <= 1", "x[parity=even] <= 1", "low(x) >= 1.4")
+        assert [(gate["value"], gate["passed"], gate["n"]) for gate in run.facts["gates"][:2]] == [(2.0, False, 2), (1.0, True, 2)]
+        reason = "1 of 2 values of parity: odd 2.000, needs ≤ 1 (n=2)"
+        assert f"GATE FAILED: x[parity=*] <= 1 (a::test_s on fake:echo): {reason}" in " ".join(run.output.split())
+        assert reason in (run.run_dir / "report.md").read_text("utf-8")
+        assert run.gate("low(x) >= 1.4")["reason"].endswith("; the mean is 1.500")
+
     def test_nothing_scored_fails_and_errors_fail_the_run_whatever_its_gates_say(self, project: Project) -> None:
         project.write(test_a=MARK + GATED.format(gates="'x >= 0'"))
         run = project.run_inline("--model", project.script({"invalid": "too long"}), "--run-id", "nothing")

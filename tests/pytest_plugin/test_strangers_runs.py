@@ -179,7 +179,7 @@ def test_a_moved_run_keeps_its_baseline(project: Project, asked: str) -> None:
 
 def test_a_baseline_from_outside_is_given_again(project: Project, live: Run, tmp_path: Path) -> None:
     outside = str(tmp_path / "base.json")
-    project.evalharness("bless", "reports/r", "base", "--to", outside)
+    project.evalharness("bless", "reports/r", "base", "--to", str(tmp_path))
     held = project.run_inline("--run-id", "held", f"--baseline={outside}")
     assert held.exit_code == 0
     code, output = project.evalharness("rescore", "reports/held")

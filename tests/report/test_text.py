@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import unicodedata
 
@@ -10,7 +11,17 @@ import pytest
 from hypothesis import given, strategies as st
 from markdown_it import MarkdownIt
 
-from evalharness.report.text import CSV_CELL_CHARS, code_block, csv_cell, markdown_cell, one_line, printable, terminal_text
+from evalharness.report.text import (
+    CSV_CELL_CHARS,
+    code_block,
+    csv_cell,
+    figure_text,
+    markdown_cell,
+    one_line,
+    printable,
+    score_text,
+    terminal_text,
+)
 from tests.report.hostile import HOSTILE_TEXTS, hostile_text
 
 hostile = pytest.mark.parametrize("text", HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS)
@@ -186,6 +197,32 @@ def test_harmless_text_is_left_as_it_is_in_csv(text: str) -> None:
 )
 def test_numbers_stay_numbers_in_csv(value: object, cell: str) -> None:
     assert csv_cell(value) == cell
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("f1", 1.0, "1.000"),
+        ("f1", 0.0004, "0.0004"),
+        ("loss", 12.3456, "12.346"),
+        ("chars", 192.0, "192"),
+        ("chars", 192.04, "192"),
+        ("chars", -192.35, "-192.3"),
+        ("chars", 1234.5, "1,234"),
+        ("num_words", 2.0, "2"),
+        ("num_words", 2.25, "2.2"),
+        ("num_words", 123456.0, "123,456"),
+        ("num_words", None, "-"),
+    ],
+)
+def test_scores_have_as_many_digits_as_they_need(name: str, value: float | None, shown: str) -> None:
+    assert figure_text(value, name) == shown
+
+
+def test_a_score_says_its_interval_and_in_how_many_groups_its_cases_are() -> None:
+    assert score_text("f1", 1.0, 0.832, 1.0, 60, 23) == "1.000 [0.832 … 1.000] n=60 in 23 groups"
+    assert score_text("num_words", 4.0, 3.5, 5.0, 60, 60) == "4 [3.5 … 5] n=60"
+    assert score_text("f1", 0.5, math.nan, math.nan, 1, 1) == "0.500 n=1"
 
 
 def test_numpy_numbers_stay_numbers_in_csv() -> None:

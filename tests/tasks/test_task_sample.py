@@ -18,7 +18,7 @@ def test_every_task_gives_as_many_cases_with_their_tags_and_groups() -> None:
     cases = task_sample.load_cases(ROOT, num_per_task=5)
     assert Counter(case.task for case in cases) == {"stage_a": 5, "dense": 5, "stage_b": 5}
     for case in cases:
-        assert case.id == f"{case.task}/{case.case.id}"
+        assert case.id == f"{ {'stage_a': 'stage-a', 'dense': 'detection', 'stage_b': 'stage-b'}[case.task] }/{case.case.id}"
         assert case.tags["task"] == case.task
         assert case.group == case.case.group
     first = cases[0]
@@ -46,3 +46,9 @@ def test_a_task_without_data_is_a_warning_and_the_others_are_loaded(tmp_path: Pa
     shutil.rmtree(tmp_path / mission)
     with pytest.raises(ConfigError, match=r"no cases of any task: stage_a: .*; dense: .*; stage_b: "):
         task_sample.load_cases(tmp_path)
+
+
+def test_no_id_holds_the_name_of_a_shipped_eval_which_would_select_it_too() -> None:
+    names = {path.stem.removeprefix("test_") for path in (ROOT.parents[1] / "evals").glob("test_*.py")}
+    assert "stage_a" in names
+    assert not [case.id for case in task_sample.load_cases(ROOT, num_per_task=10_000) if any(name in case.id for name in names)]

@@ -107,9 +107,9 @@ class RowEnds(transformers.StoppingCriteria):
 
     @property
     def under_way(self) -> UnderWay:
-        """How far the batch is; exact at every look, in between as if no row had ended since. For any thread."""
+        """How far the rows are that have not left; exact at every look, in between as if no row had ended since. For any thread."""
         num_going = self._num_rows - len(self.ended_rows())
-        return UnderWay(num_going, self._num_counted + num_going * max(0, self._num_new - self._num_looked))
+        return UnderWay(self._num_rows, self._num_counted + num_going * max(0, self._num_new - self._num_looked))
 
     def has_ended(self, row: int, ids: torch.Tensor) -> bool:
         """Return whether a row has ended: what follows is padding. Call it in every step with the row's padded ids so far."""

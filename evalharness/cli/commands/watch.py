@@ -42,7 +42,7 @@ def seconds(text: Any) -> float:
     "watch",
     examples=[
         "evalharness watch runs/sft-42 -- evals --backend vllm",
-        "evalharness watch runs/sft-42 --idle 3600 --report-dir reports/sft-42 -- evals -k stage_a",
+        "evalharness watch runs/sft-42 --idle 3600 --report-dir reports/sft-42 -- evals/test_stage_a.py",
     ],
     exit_codes={DONE: "every run ended with 0", NOT_PASSED: "a run ended with another code"},
 )

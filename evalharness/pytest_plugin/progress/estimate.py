@@ -39,6 +39,8 @@ class Work:
     num_busy: int
     num_rows: int = 0
     num_row_tokens: int = 0
+    most_rows: int = 0
+    """On their way at once at most, so far."""
     at_work: frozenset[str] = frozenset()
 
     @property
@@ -49,7 +51,7 @@ class Work:
     @property
     def period_s(self) -> float:
         """How long an answer is on its way, by Little's law; for an engine that runs batches, the length of one."""
-        return self.num_rows * self.busy_s / (self.num_new * max(1, self.num_busy)) if self.num_new else 0.0
+        return self.most_rows * self.busy_s / (self.num_new * max(1, self.num_busy)) if self.num_new else 0.0
 
     def left_s(self) -> float | None:
         """Return the seconds that all engines need for the rest, None if nothing can be said."""
@@ -83,7 +85,6 @@ class TimeLeft:
     """
 
     _ends: deque[tuple[float, float]] = field(default_factory=deque)
-    _most_rows: int = 0
     _is_known: bool = False
 
     def look(self, now: float, work: Work) -> float | None:
@@ -97,14 +98,14 @@ class TimeLeft:
             self._ends.popleft()
         return max(min(end for _, end in self._ends) - now, left_s / 3)
 
-    def _is_enough(self, work: Work) -> bool:
+    @staticmethod
+    def _is_enough(work: Work) -> bool:
         """Return whether what is done tells how long the rest takes: as many answers as are ever on their way at once, or half of all.
 
         The first to finish are the short ones, and say too little of the others.
         """
-        self._most_rows = max(self._most_rows, work.num_rows)
         half = sum(each.num_asked for each in work.evals) // 2
-        return work.busy_s >= _MIN_BUSY_S and work.num_new >= max(1, min(max(self._most_rows, _MIN_ANSWERS), half))
+        return work.busy_s >= _MIN_BUSY_S and work.num_new >= max(1, min(max(work.most_rows, _MIN_ANSWERS), half))
 
 
 def _window_s(period_s: float, at_least_s: float = _SHORTEST_S) -> float:

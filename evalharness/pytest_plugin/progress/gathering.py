@@ -28,6 +28,7 @@ class Gathering:
         self._dead: set[str] = set()
         self._rates: defaultdict[str, TokenRate] = defaultdict(TokenRate)
         self._busy_s: defaultdict[str, float] = defaultdict(float)
+        self._most_rows = 0
         self._generating_s = 0.0
         """Seconds in which any engine generated: the clock of the estimate, which stands still while engines load."""
         self._left = TimeLeft()
@@ -83,11 +84,14 @@ class Gathering:
                 entry.num_new += num_new
                 entry.num_done += num_new + (num_copied if self._is_resumed else 0)
                 entry.num_tokens += num_tokens
+        num_rows = sum(each["num_rows"] for each in busy)
+        self._most_rows = max(self._most_rows, num_rows)
         return Work(
             evals=list(evals.values()),
             busy_s=sum(each["busy_s"] for each in every),
             num_busy=len(busy) or num_alive,
-            num_rows=sum(each["num_rows"] for each in busy),
+            num_rows=num_rows,
+            most_rows=self._most_rows,
             num_row_tokens=sum(each["num_row_tokens"] or 0 for each in busy),
             at_work=frozenset(each["eval"] for each in busy),
         )

@@ -120,8 +120,7 @@ class Progress:
             self._terminal.show(self._line(progress, self._terminal.columns() - 1))
         elif now - self._logged_at >= LOG_EVERY_S and not self._is_quiet:
             self._logged_at = now
-            line = self._line(progress).removeprefix("evalharness: ")
-            self._terminal.log(f"evalharness {datetime.now():%H:%M:%S}: {line}")
+            self._terminal.log(f"evalharness {datetime.now():%H:%M:%S}: {self._line(progress).partition(': ')[2]}")
 
     def _failed(self, error: Exception) -> None:
         if self._terminal is not None:

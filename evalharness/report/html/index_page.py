@@ -1,7 +1,7 @@
 """reports/index.html: every run of a reports folder, the newest first, with its gates, its scores in brief and links to its pages.
 
-Rewritten whenever a run ends. Runs that end together take turns at a lock, so that the last to write has seen them all; a lock
-that is not given within seconds, or a folder that cannot be written, leaves the index as it is and breaks no run.
+Rewritten whenever a run ends, and each minute while one runs. Runs that end together take turns at a lock, so that the last to write has
+seen them all; a lock that is not given within seconds, or a folder that cannot be written, leaves the index as it is and breaks no run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -20,9 +21,11 @@ from evalharness.report.findings import gate_counts, gate_state, gate_words, is_
 from evalharness.report.html.page import write_page
 from evalharness.report.html.site import INDEX, renew_links
 from evalharness.report.markdown import go_on_command
-from evalharness.report.text import duration_text, number_text
+from evalharness.report.progress import PREFIX, progress_line
+from evalharness.report.text import duration_text, figure_text
 from evalharness.report.writing import report_file
-from evalharness.runs.files import is_written_now, lock_within
+from evalharness.runs.files import lock_within
+from evalharness.runs.progress import read_progress, state_without_end
 from evalharness.runs.run_file import read_run, run_state
 from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 
@@ -33,8 +36,6 @@ CACHE = ".index.json"
 _CACHE_VERSION = 2
 MAX_NAMES, MAX_SCORES, MAX_FAILED = 40, 40, 20
 _NAME_CHARS = 200
-_UNFINISHED = {True: "running", False: "killed", None: "unfinished"}
-"""The state of a run without an end, by whether a process holds its lock."""
 
 
 def run_entries(report_dir: Path) -> list[Entry]:
@@ -58,7 +59,7 @@ def run_entries(report_dir: Path) -> list[Entry]:
         if entry["state"] != "running":  # its run.json may be replaced within the clock's resolution
             kept[folder.name] = [about.st_mtime_ns, about.st_size, entry]
         else:
-            entry = {**entry, "state": _UNFINISHED[is_written_now(folder)]}
+            entry = {**entry, "state": state_without_end(folder)}
         entries.append(entry)
     if kept != cache:
         with suppress(RecordError), report_file(report_dir / CACHE) as file:  # the cache only saves time
@@ -191,6 +192,8 @@ def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
         "started": entry["started_at"][:16].replace("T", " "),
         "duration": "" if entry["duration_s"] is None else duration_text(entry["duration_s"]),
         "state_text": _STATES.get(entry["state"], entry["state"]),
+        "progress": "",
+        **(_progress(report_dir / entry["name"]) if entry["state"] == "running" else {}),
         "evals": [name if count is None else f"{name} ({count:,})" for name, count in entry["evals"]],
         "verdict": next((state for state in ("failed", "passed") if entry["gates"].get(state)), "none"),
         "gate_words": [words[0].upper() + words[1:] for words in gate_words(entry["gates"])] or ["No gate"],
@@ -222,6 +225,15 @@ def _suggested(report_dir: Path, entries: Sequence[Entry]) -> Iterator[str]:
         yield shlex.join(["evalharness", "compare", base, candidate])
 
 
+def _progress(run_dir: Path) -> dict[str, Any]:
+    """Return how far a running run is, when that was, and its engines, which run.json names at its end."""
+    progress = read_progress(run_dir)
+    if progress is None:
+        return {}
+    words = f"{progress_line(progress)[len(PREFIX) :]} (at {datetime.now(timezone.utc):%H:%M} UTC)"
+    return {"progress": words, "checkpoints": [_name(engine.id) for engine in progress.engines[:MAX_NAMES]]}
+
+
 def _last_engine(entry: Entry) -> list[list[Any]]:
     """Return the scores of the run's last engine: of a training run the last step."""
     scores: list[list[Any]] = entry["scores"]
@@ -235,7 +247,7 @@ def _brief(scores: Sequence[Sequence[Any]]) -> list[str]:
         if metric not in _COVERAGE:
             by_eval.setdefault(eval_name, {}).setdefault(metric, value)
     return [
-        f"{name}: {', '.join(f'{metric} {number_text(value)}' for metric, value in list(scores_of_eval.items())[:NUM_SCORES])}"
+        f"{name}: {', '.join(f'{metric} {figure_text(value, metric)}' for metric, value in list(scores_of_eval.items())[:NUM_SCORES])}"
         for name, scores_of_eval in by_eval.items()
     ]
 
@@ -265,7 +277,7 @@ def _trend(eval_name: str, test: str, metric: str, points: Sequence[tuple[str, f
         "test": f"{eval_name} · {test}",
         "line": " ".join(f"{4 + 152 * x:.1f},{4 + 32 * y:.1f}" for x, y in spots),
         "last": (f"{4 + 152 * spots[-1][0]:.1f}", f"{4 + 32 * spots[-1][1]:.1f}"),
-        "value": number_text(values[-1]),
-        "before": number_text(values[-2]),
-        "words": ", ".join(f"{name} {number_text(value)}" for name, value in points),
+        "value": figure_text(values[-1], metric),
+        "before": figure_text(values[-2], metric),
+        "words": ", ".join(f"{name} {figure_text(value, metric)}" for name, value in points),
     }

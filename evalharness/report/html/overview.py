@@ -114,7 +114,11 @@ def _score(name: str, engines: Sequence[str], means: Mapping[tuple[str, str], Su
                 "bad": any(gate_state(gate) == "failed" for gate in gates_of_engine),
             }
         )
-    return {"name": name, "lines": lines, "scale": _scale([line[part] for line in lines for part in ("value", "low", "high", "threshold")])}
+    return {
+        "name": name,
+        "lines": lines,
+        "scale": scale_of([line[part] for line in lines for part in ("value", "low", "high", "threshold")]),
+    }
 
 
 def in_groups(count: str, summary: Summary) -> str:
@@ -128,7 +132,7 @@ def interval_text(summary: Summary, name: str = "") -> str:
     return "" if low is None or high is None else f"{figure_text(low, name)}–{figure_text(high, name)}"
 
 
-def _scale(numbers: Sequence[float | None]) -> tuple[float, float] | None:
+def scale_of(numbers: Sequence[float | None]) -> tuple[float, float] | None:
     """Return a scale that has all the numbers: 0 to 1 where that does, else up to a round number; None where there is nothing to show."""
     known = [number for number in numbers if number is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)

@@ -15,7 +15,7 @@ from evalharness.report.html.cases import OUTCOME_CODES, page_ranges
 from evalharness.report.tables import RunTables
 from evalharness.report.text import printable
 from evalharness.runs.run_file import FINISHED, read_run, run_state, sample_lines
-from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
+from evalharness.runs.schema import entries_of, mapping, text_of
 
 _MOST_LOOKED_AT = 20
 _LEAST_SHARE = 0.5
@@ -66,18 +66,23 @@ def run_before(tables: RunTables) -> RunBefore | None:
     with suppress(OSError, RecordError):
         newest = sorted(folder.parent.glob("*/run.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         candidates = [path.parent for path in newest if path.parent != folder and (path.parent / "report.html").is_file()]
-        runs = [(candidate, read_run(candidate)) for candidate in candidates[:_MOST_LOOKED_AT]]
-        before = [(text_of(run.get("started_at")), candidate) for candidate, run in runs if _comes_before(run, tables)]
+        before = [(started_at, run_dir) for run_dir in candidates[:_MOST_LOOKED_AT] if (started_at := _started_before(run_dir, tables))]
         if before:
             return RunBefore(max(before)[1])
     return None
 
 
-def _comes_before(run: RunFile, tables: RunTables) -> bool:
+def _started_before(run_dir: Path, tables: RunTables) -> str:
+    """Return when a run started, "" where it does not come before the one of the tables."""
+    try:
+        run = read_run(run_dir)
+    except RecordError:
+        return ""
     evals = {text_of(entry.get("name")) for entry in entries_of(run.get("evals"))}
     num_rows = sum(count for count in mapping(run.get("counts")).values() if isinstance(count, int))
-    is_older = "" < text_of(run.get("started_at")) < text_of(tables.run.get("started_at"))
-    return is_older and run_state(run) == FINISHED and bool(evals & set(tables.evals.names)) and num_rows >= _LEAST_SHARE * tables.num_rows
+    has_cases = bool(evals & set(tables.evals.names)) and num_rows >= _LEAST_SHARE * tables.num_rows
+    started_at = text_of(run.get("started_at"))
+    return started_at if has_cases and run_state(run) == FINISHED and started_at < text_of(tables.run.get("started_at")) else ""
 
 
 def _heads(run_dir: Path) -> Iterator[list[str]]:

@@ -54,7 +54,8 @@ def renew_links(folder: Path) -> None:
     for path in folder.glob("*.html"):
         if path.name in _PAGES or _LATER_PAGE.fullmatch(path.name):
             with suppress(OSError):
-                _renew(path)
+                if path.is_file():  # a pipe in a stranger's folder would never end
+                    _renew(path)
 
 
 def _renew(path: Path) -> None:

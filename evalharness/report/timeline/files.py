@@ -13,7 +13,7 @@ from evalharness.report.csv import write_csv
 from evalharness.report.html.page import render
 from evalharness.report.html.site import renew_links
 from evalharness.report.terminal import table_lines, wrapped
-from evalharness.report.text import number_text, one_line, terminal_text
+from evalharness.report.text import figure_text, one_line, terminal_text
 from evalharness.report.timeline.page import best_note, category_curves, falls, main_curves, point_name, write_timeline_page
 from evalharness.report.writing import make_folder, report_file
 
@@ -106,9 +106,11 @@ def timeline_lines(timelines: Sequence[Timeline], notes: Sequence[str], columns:
             for curve in main_curves(timeline, test):
                 best = curve.best_mean
                 if best is not None and len(lines) <= NUM_LINES:
-                    interval = f"{number_text(best.low)} … {number_text(best.high)}" if best.low == best.low else "-"
-                    cells = [curve.metric, point_name(timeline, best.place), number_text(best.mean), interval]
-                    cells += [number_text(curve.values[-1].mean), best_note(timeline, curve)]
+                    interval = (
+                        f"{figure_text(best.low, curve.metric)} … {figure_text(best.high, curve.metric)}" if best.low == best.low else "-"
+                    )
+                    cells = [curve.metric, point_name(timeline, best.place), figure_text(best.mean, curve.metric), interval]
+                    cells += [figure_text(curve.values[-1].mean, curve.metric), best_note(timeline, curve)]
                     lines.append([terminal_text(cell, 60) for cell in cells])
             if len(lines) > 1:
                 yield ""
@@ -119,7 +121,7 @@ def timeline_lines(timelines: Sequence[Timeline], notes: Sequence[str], columns:
             yield "fell after their best checkpoint:"
             for curve, *both in fallen[:NUM_FALLS]:
                 where = f"{curve.slice_key} {curve.slice_value}, {curve.metric}" if curve.slice_key else curve.metric
-                means = ", ".join(f"{number_text(end.mean)} at {point_name(timeline, end.place)}" for end in both)
+                means = ", ".join(f"{figure_text(end.mean, curve.metric)} at {point_name(timeline, end.place)}" for end in both)
                 yield from wrapped(f"  {terminal_text(f'{where} of {curve.eval}: {means}', 300)}", columns)
             if len(fallen) > NUM_FALLS:
                 yield f"  {len(fallen) - NUM_FALLS} more in timeline.html"

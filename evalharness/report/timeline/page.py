@@ -19,6 +19,7 @@ from evalharness.analysis.comparison.sheets import RATES, CaseLine
 from evalharness.analysis.comparison.timeline import TOKENS, Curve, Timeline
 from evalharness.analysis.statistics.paired import Mean
 from evalharness.report.compare.cases import report_link
+from evalharness.report.html.overview import scale_of
 from evalharness.report.html.page import json_block, packed_block, write_page
 from evalharness.report.text import number_text
 from evalharness.report.writing import report_file
@@ -194,14 +195,15 @@ def _fall_line(timeline: Timeline, curve: Curve, best: Mean, worst: Mean) -> dic
         "best": number_text(best.mean),
         "at_best": point_name(timeline, best.place),
         "n": worst.n,
-        **_numbers(worst),
+        **_numbers(worst, best.mean),
         "at": point_name(timeline, worst.place),
         "peak": _number(best.mean),
     }
 
 
-def _numbers(mean: Mean) -> dict[str, float | None]:
-    return {"value": _number(mean.mean), "low": _number(mean.low), "high": _number(mean.high)}
+def _numbers(mean: Mean, *others: float) -> dict[str, Any]:
+    numbers = {"value": _number(mean.mean), "low": _number(mean.low), "high": _number(mean.high)}
+    return {**numbers, "scale": scale_of([*numbers.values(), *map(_number, others)])}
 
 
 def _speed(timeline: Timeline, place: int) -> dict[str, str]:

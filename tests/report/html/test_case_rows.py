@@ -48,7 +48,7 @@ def test_blocks_and_columns_speak_of_the_same_rows_whatever_lines_are_empty_or_t
     (whole,) = page_ranges(tmp_path)
     page = PageRows(tmp_path, whole)
     found = _rows_of(page.blocks())
-    columns = case_columns(tables, page)
+    columns = case_columns(tables, page, range(5))
     assert [one["case_id"] for one in found] == list(columns["case"]) == [f"case-{number}" for number in range(5)]
     assert columns["blocks"] == [0, 2, 4]
 
@@ -68,6 +68,7 @@ def test_columns_of_a_later_page_are_its_own(tmp_path):
     write_run(tmp_path, [row(f"case-{number}", scores={"f1": number}, tags={"mission": f"m{number}"}) for number in range(6)])
     page = PageRows(tmp_path, range(4, 6))
     list(page.blocks())
-    columns = case_columns(load_tables(tmp_path), page)
+    columns = case_columns(load_tables(tmp_path), page, (5, 0, 4))
+    assert columns["worst"] == [1, 0]
     assert (columns["case"], columns["scores"], columns["first"]) == (["case-4", "case-5"], {"f1": [4.0, 5.0]}, 4)
     assert [columns["names"]["tag_values"][code] for code in columns["tags"]["mission"]] == ["m4", "m5"]

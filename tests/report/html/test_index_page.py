@@ -18,7 +18,9 @@ from evalharness.report.findings import verdict
 from evalharness.report.html import index_page
 from evalharness.report.html.index_page import CACHE, run_entries, write_index
 from evalharness.report.tables import load_tables
+from evalharness.runs import progress
 from evalharness.runs.files import RunLock
+from evalharness.runs.progress import EngineProgress, RunProgress, WorkerProgress, write_progress
 from tests.analysis.comparison.runs import ENGINE
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import gate, row, write_run
@@ -130,8 +132,23 @@ def test_a_run_without_an_end_is_running_as_long_as_a_process_holds_it(tmp_path:
     assert [entry["state"] for entry in run_entries(tmp_path)] == ["running"]
     lock.close()
     assert [entry["state"] for entry in run_entries(tmp_path)] == ["killed"]
-    monkeypatch.setattr(index_page, "is_written_now", lambda folder: None)
+    monkeypatch.setattr(progress, "is_written_now", lambda folder: None)
     assert "running, or killed" in text(tmp_path)
+
+
+def test_a_running_run_says_how_far_it_is(tmp_path: Path) -> None:
+    (tmp_path / "nightly" / "journal").mkdir(parents=True)
+    (tmp_path / "nightly" / "run.json").write_text('{"run_id": "nightly", "started_at": "2030-01-01T00:00:00+00:00"}')
+    engine = EngineProgress("hf:<final>", num_done=31, num_asked=120, num_in_flight=16, tokens_per_s=38.2)
+    worker = WorkerProgress("main", "generating", engine.id, "stage_a")
+    write_progress(tmp_path / "nightly", RunProgress(90.0, 240, 60, 3, 187.5, (engine,), (worker,)))
+    lock = RunLock(tmp_path / "nightly")
+    page = text(tmp_path)
+    assert (
+        "stage_a on hf:&lt;final&gt;: 31/120 answers, 16 in flight, 38 tokens/s, 60/240 tests, 3 not passed, about 3 min 10 s left" in page
+    )
+    lock.close()
+    assert "31/120" not in text(tmp_path), "it was killed, and goes no further"
 
 
 def test_foreign_files_and_folders_are_no_runs(tmp_path: Path) -> None:

@@ -8,12 +8,11 @@ import shlex
 import pytest
 
 from evalharness.api.errors import BROKEN, RecordError
-from evalharness.report.html.overview import weak_lines, weak_slices
 from evalharness.report.html.report_page import rerun_commands, write_report_pages
 from evalharness.report.markdown import option_lines
 from evalharness.report.tables import load_tables
 from evalharness.report.writing import write_reports
-from tests.report.runs import gate, row, rows, write_run
+from tests.report.runs import gate, rows, write_run
 
 
 def _page(run_dir):
@@ -54,31 +53,6 @@ def test_a_case_is_asked_again_with_what_was_set_for_it_and_nothing_else():
         "--model", "/models/it's", "--backend", "hf", "--dtype", "bfloat16", "--max-new-tokens", "64", "--seed", "3", "--coordinates",
         "a*=unit", "--coordinates", "pixels", "--enforce-eager", "--no-trust-remote-code", "--data", "/my data",
     ]  # fmt: skip
-
-
-def _tagged(mission, count, value):
-    return [row(f"{mission}-{number}", tags={"mission": mission}, scores={"f1": value, "cap": 1.0 - value}) for number in range(count)]
-
-
-def test_a_slice_far_behind_is_named_and_one_of_few_cases_is_not(tmp_path):
-    samples = [*_tagged("good", 40, 1.0), *_tagged("bad", 20, 0.0), *_tagged("rare", 2, 0.0)]
-    gates = [gate(metric="f1", expression="f1 >= 0.5"), gate(metric="cap", expression="cap <= 0.5")]
-    write_run(tmp_path, samples, gates=gates)
-    found = weak_slices(load_tables(tmp_path))
-    assert [(one["value"], one["metric"]) for one in found] == [("bad", "f1"), ("bad", "cap")]
-    assert found[0]["text"] == "0.000 on 20 cases, 0.645 over all"
-    assert found[0]["link"] == "#cases?eval=stage_a&engine=hf%3Atiny&tag.mission=bad"
-
-
-def test_lines_far_below_their_tables_median_are_named_the_farthest_first(tmp_path):
-    values = {"a": 1.0, "b": 0.95, "c": 0.9, "d": 0.5, "e": 0.0, "f": None}
-    lines = [{"category": name, "mean F1": 0.0, "F1": value} for name, value in values.items()]
-    write_run(tmp_path, rows(1), tables=[{"eval": "dense", "test": "t", "engine": "hf:a", "title": "Categories", "rows": lines}])
-    found = weak_lines(load_tables(tmp_path))
-    assert [(one["name"], one["text"]) for one in found] == [
-        ("e", "0.000, the median of 5 is 0.900"),
-        ("d", "0.500, the median of 5 is 0.900"),
-    ]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def test_a_page_gets_its_links_when_a_neighbour_is_written_later(tmp_path: Path)
     assert page.stat().st_size == before
     assert (run / "compare.html").read_text("utf-8") == "by somebody else"
     (run / "timeline.html").unlink()
+    os.mkfifo(run / "report-2.html")
     renew_links(run)
     assert ("timeline.html", "timeline") not in links_of(page)
 

@@ -49,12 +49,13 @@ function oneLine(text, most) {
   return line.length > most ? `${line.slice(0, most)}…` : line;
 }
 
-/** Return a number for people: three decimals, more where three would show nothing, none from 1000 on. */
+/** Return a number for people: three decimals, more where three would show nothing, one from 100 on, none from 1000 on. */
 function numberText(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
   if (Math.abs(value) >= 1e15 || !Number.isFinite(value)) return value.toPrecision(3);
   if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
+  if (Math.abs(value) >= 100) return value.toFixed(1).replace(/\.0$/, "");
   const rounded = value.toFixed(3);
   return Number(rounded) || !value ? rounded : value.toPrecision(2);
 }
