@@ -13,7 +13,7 @@ from evalharness.api.checks import excerpt
 
 VARYING = "…"
 _MAX_CHARS = 400
-_MOST_READ = 1000
+_MOST_READ = 600
 _CUT = r"… \([\d,]+ more characters\)"  # how a text that was too long ends, perhaps within quotes
 _OF_CODE = re.compile(r"(?:\w+: )?(?:Key|Attribute|Name|Import|ModuleNotFound|Type)Error\b")
 _NAME = r"(?!['\"][A-Za-z_]+['\"])"
