@@ -297,7 +297,7 @@ from evalharness.pytest_plugin.execution import engine_queue
 engine_queue.STOP_TIMEOUT_S = PATIENCE
 complete = FakeBackend._complete
 
-def noted(self, prompt, plugins):
+def noted(self, prompt, plugins, *_):
     if "c2" in prompt.text: Path("at-c2").touch()
     return complete(self, prompt, plugins)
 
