@@ -446,6 +446,9 @@ def test_a_run_of_many_cases_goes_on_on_further_pages(opened, tmp_path: Path, mo
     assert cases(page) == [f"case-{number}" for number in range(20, 25)]
     page.get_by_role("link", name="Overview").click()
     page.locator(".verdict").wait_for()
+    page = opened(pages["report.html"], "#" + case_anchor("stage_a", "test_summary", "hf:tiny", "case-23"))  # as other pages link to it
+    page.locator("#case-title").filter(has_text="case-23").wait_for()
+    assert page.url.partition("#")[0].endswith("report-3.html")
 
 
 def test_five_thousand_cases_are_few_elements_and_all_there(opened, tmp_path: Path):

@@ -15,6 +15,7 @@ from evalharness.report.html.cases import PageRows, case_columns, page_ranges
 from evalharness.report.html.page import json_block, write_page
 from evalharness.report.html.pictures import PictureFile
 from evalharness.report.html.run_before import RunBefore, run_before
+from evalharness.report.html.site import compare_command, compare_side
 from evalharness.report.markdown import SECRET, option_lines, rerun_command, run_facts
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import duration_text, when_finite
@@ -133,8 +134,15 @@ def _context(tables: RunTables, order: Sequence[int], pages: Mapping[str, range]
         "outputs": [text_of(entry.get("path")) for entry in entries_of(run.get("outputs"))],
         "throughput": [_throughput(entry) for entry in entries_of(run.get("throughput"))],
         "command": rerun_command(run),
+        "compare_command": _compare_command(tables),
         "num_rows": tables.num_rows,
     }
+
+
+def _compare_command(tables: RunTables) -> str:
+    """Return the command that compares the run's last engine with its first, "" where it has only one."""
+    engines = tables.engines.names
+    return compare_command(*(compare_side(tables.run_dir, name) for name in (engines[0], engines[-1]))) if len(engines) > 1 else ""
 
 
 def _headline_facts(tables: RunTables) -> list[str]:

@@ -343,7 +343,10 @@ async function openAnchor(anchor) {
     if (isHere) state.filters = {};
     await applyFilters(isHere ? row : null);
   }
-  if (isHere) await openRow(row, false);
+  if (isHere) return openRow(row, false);
+  // Links from other pages name the first page of a run.
+  const next = $(".pages [aria-current]")?.closest("li").nextElementSibling?.querySelector("a");
+  if (next) location.replace(`${next.pathname.split("/").at(-1)}#${anchor}`);
   else toast("This page has no such case");
 }
 
