@@ -115,14 +115,15 @@ def _lines_with(tables: RunTables, place: tuple[str, str, str], metric: str, val
         if (eval_name, test) == place[:2] and words & _EXTREMES
         for lines in [engines.get(place[2], [])]
     ]
-    return [
+    found = (
         text_of(line.get(name))
         for lines, name in named
         if name.casefold() in words
         for line in lines
         for column, cell in line.items()
         if words & set(column.casefold().split()) and isinstance(cell, (int, float)) and math.isclose(cell, value, abs_tol=1e-9)
-    ]
+    )
+    return list(dict.fromkeys(found))
 
 
 def _name_column(lines: Sequence[Mapping[str, Any]]) -> str:

@@ -19,7 +19,7 @@ from evalharness.runs.schema import GateVerdict, entries_of, text_of
 NUM_SCORES = 8
 """Scores of a test that are shown at once; gates are always, all others behind a disclosure."""
 NUM_TABLE_LINES = 200
-NUM_SLICE_SCORES = 5
+NUM_SLICE_SCORES = 4
 NUM_OPEN = 3
 """Breakdowns that are open at once: those in which a slice would not pass a gate."""
 BEHIND = "✗ "
