@@ -78,16 +78,18 @@ def test_the_grid_shows_when_a_case_flipped_and_what_was_said(opened, timeline):
 
 
 def test_two_checkpoints_are_one_table_not_a_chart_each(opened, tmp_path):
-    rows = [row(f"c{n}", engine=f"hf:{name}", scores={"f1": float(n < 4 or name == "b")}) for name in "ab" for n in range(20)]
-    folder = run_dir(tmp_path / "a run", rows, engines=[engine("a"), engine("b")])
-    (folder / "report.html").touch()
-    page = opened(write_timeline_page([timeline_of(track) for track in read_tracks([folder], [])], [], folder / "timeline.html"))
+    folders = []
+    for name in "ab":
+        rows = [row(f"c{n}", engine=f"hf:{name}", scores={"f1": float(n < 4 or name == "b")}) for n in range(20)]
+        folders.append(run_dir(tmp_path / f"run {name}", rows, engines=[engine(name)]))
+        (folders[-1] / "report.html").touch()
+    page = opened(write_timeline_page([timeline_of(track) for track in read_tracks(folders, [])], [], tmp_path / "timeline.html"))
     line = page.get_by_role("row", name="f1")
     assert " ".join(line.inner_text().split()) == "f1 0.200 0.081–0.416 1.000 0.839–1.000 +0.800 ▲ better"
     assert page.locator("figure.chart").count() == 0
     assert not page.locator("#best").is_visible()
-    assert page.locator(".hero code").inner_text() == f"evalharness compare '{tmp_path.name}/a run:hf:a' '{tmp_path.name}/a run:hf:b'"
-    assert page.get_by_role("link", name="b", exact=True).first.get_attribute("href") == "report.html"
+    assert page.locator(".hero code").inner_text() == f"evalharness compare '{tmp_path.name}/run a:hf:a' '{tmp_path.name}/run b:hf:b'"
+    assert page.get_by_role("link", name="b", exact=True).first.get_attribute("href") == "run%20b/report.html"
     page.set_viewport_size(PHONE)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     wide = "[...document.querySelectorAll('table')].filter((table) => table.getBoundingClientRect().right > innerWidth).length"

@@ -89,7 +89,7 @@ def read_tracks(folders: Sequence[Path], notes: list[str]) -> list[Track]:
         if not sides:
             notes.append(f"{folder.name} is left out: it has no rows; if it was killed, recover them with: evalharness report {folder}")
         for side in sides:
-            notes += [f"{folder.name}: {note}" for note in side.caveats]
+            notes += [line for note in side.caveats if (line := f"{folder.name}: {note}") not in notes]  # a run may have many checkpoints
             measured.append(_measured(run, side))
     if not measured:
         raise ComparisonError("none of these runs has a row; recover those of a killed run with: evalharness report RUN_DIR")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
@@ -19,7 +18,7 @@ from urllib.parse import quote
 from evalharness.api.errors import RecordError
 from evalharness.report.findings import gate_counts, gate_state, gate_words, is_on_mean
 from evalharness.report.html.page import write_page
-from evalharness.report.html.site import INDEX, renew_links
+from evalharness.report.html.site import INDEX, compare_command, compare_side, renew_links
 from evalharness.report.markdown import go_on_command
 from evalharness.report.progress import PREFIX, progress_line
 from evalharness.report.text import duration_text, figure_text
@@ -187,7 +186,7 @@ def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
     return {
         **entry,
         # A baseline's file, or a run that is cut short, can be compared, too; one that cannot be read cannot.
-        "path": "" if entry["state"] == "broken" else _side(report_dir, entry),
+        "path": "" if entry["state"] == "broken" else compare_side(report_dir / entry["name"]),
         "engine_list": json.dumps(entry["checkpoints"]),
         "started": entry["started_at"][:16].replace("T", " "),
         "duration": "" if entry["duration_s"] is None else duration_text(entry["duration_s"]),
@@ -202,27 +201,19 @@ def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _side(report_dir: Path, entry: Entry, engine: str = "") -> str:
-    """Return how `evalharness compare` names a run, or one of its engines, in the folder that holds the reports' folder."""
-    path = f"{report_dir.absolute().name}/{entry['name']}"
-    return f"{path}:{engine}" if engine else path
-
-
 def _suggested(report_dir: Path, entries: Sequence[Entry]) -> Iterator[str]:
     """Yield the commands that compare the newest run's checkpoints, and the newest with the run of the same evals before it."""
     finished = [entry for entry in entries if entry["state"] == "finished" and entry["checkpoints"]]
     if not finished:
         return
     newest, engines = finished[0], finished[0]["checkpoints"]
-    sides = [[_side(report_dir, newest, engine) for engine in (engines[0], engines[-1])]] if len(engines) > 1 else []
+    if len(engines) > 1:
+        yield compare_command(*(compare_side(report_dir / newest["name"], engine) for engine in (engines[0], engines[-1])))
     evals = {name for name, _ in newest["evals"]}
     older = next((entry for entry in finished[1:] if {name for name, _ in entry["evals"]} == evals), None)
     if older is not None:
-        several = [len(entry["checkpoints"]) > 1 for entry in (older, newest)]
-        names = [entry["checkpoints"][-1] if many else "" for entry, many in zip((older, newest), several, strict=True)]
-        sides.append([_side(report_dir, entry, name) for entry, name in zip((older, newest), names, strict=True)])
-    for base, candidate in sides:
-        yield shlex.join(["evalharness", "compare", base, candidate])
+        last = [entry["checkpoints"][-1] if len(entry["checkpoints"]) > 1 else "" for entry in (older, newest)]
+        yield compare_command(*(compare_side(report_dir / entry["name"], name) for entry, name in zip((older, newest), last, strict=True)))
 
 
 def _progress(run_dir: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ which is written anew in place (a page may be large) whenever a neighbour has co
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -47,6 +48,17 @@ def _links(folder: Path, page: str) -> Iterator[Markup]:
 
 def _link(target: str, text: str, *, is_current: bool) -> Markup:
     return Markup('<a href="{}"{}>{}</a>').format(target, Markup(' aria-current="page"') if is_current else "", text)
+
+
+def compare_side(run_dir: Path, engine: str = "") -> str:
+    """Return how a run, or one of its engines, is named on a command line in the folder that holds the reports' folder."""
+    folder = run_dir.absolute()
+    return f"{folder.parent.name}/{folder.name}" + (f":{engine}" if engine else "")
+
+
+def compare_command(base: str, candidate: str) -> str:
+    """Return the command that compares two sides."""
+    return shlex.join(["evalharness", "compare", base, candidate])
 
 
 def renew_links(folder: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -21,6 +20,7 @@ from evalharness.analysis.statistics.paired import Mean
 from evalharness.report.compare.cases import report_link
 from evalharness.report.html.overview import scale_of
 from evalharness.report.html.page import json_block, packed_block, write_page
+from evalharness.report.html.site import compare_command, compare_side
 from evalharness.report.text import number_text
 from evalharness.report.writing import report_file
 
@@ -91,6 +91,7 @@ def write_timeline_page(timelines: Sequence[Timeline], notes: Sequence[str], pat
 
 def _track(timeline: Timeline, folder: Path) -> dict[str, Any]:
     points, fallen = timeline.track.points, falls(timeline)
+    reports = [_report(timeline, place, folder) for place in range(len(points))]
     return {
         "of": timeline.track,
         "first": point_name(timeline, 0),
@@ -99,7 +100,8 @@ def _track(timeline: Timeline, folder: Path) -> dict[str, Any]:
         "falls": [_fall_line(timeline, *fall) for fall in fallen[:NUM_FALLS]],
         "num_falls": len(fallen),
         "tests": [_best_table(timeline, test) for test in timeline.tests()],
-        "speed": [{**_speed(timeline, place), "report": _report(timeline, place, folder)} for place in range(len(points))],
+        # One report of all checkpoints is in the page's header.
+        "speed": [{**_speed(timeline, place), "report": report if len({*reports}) > 1 else None} for place, report in enumerate(reports)],
         "command": _compare_command(timeline),
     }
 
@@ -115,9 +117,7 @@ def _compare_command(timeline: Timeline) -> str:
     ends = timeline.track.points[0], timeline.track.points[-1]
     if len(timeline.track.points) < 2 or any(len(point.run_ids) > 1 for point in ends):
         return ""
-    folders = [Path(point.side.source).absolute() for point in ends]
-    sides = [f"{folder.parent.name}/{folder.name}:{point.side.engine}" for folder, point in zip(folders, ends, strict=True)]
-    return shlex.join(["evalharness", "compare", *sides])
+    return compare_command(*(compare_side(Path(point.side.source), point.side.engine) for point in ends))
 
 
 def point_name(timeline: Timeline, place: int) -> str:

@@ -17,17 +17,19 @@ from evalharness.analysis.comparison.compare import Comparison, compare
 from evalharness.analysis.comparison.sides import read_side
 from evalharness.report.compare.files import CASE_COLUMNS, COLUMNS, write_compare_cases_csv, write_compare_csv, write_comparison
 from evalharness.report.compare.text import (
+    changed_gates,
     changed_scores,
     comparison_lines,
     comparison_markdown,
     conclusion,
     differing_texts,
+    gate_summary,
     numbers_of,
     signed,
 )
 from tests.analysis.comparison.runs import ENGINE, cases, pair, run_dir
 from tests.report.hostile import HOSTILE_TEXTS
-from tests.report.runs import invalid, row
+from tests.report.runs import gate, invalid, row
 
 
 def compared(tmp_path: Path, base: list[dict[str, Any]], candidate: list[dict[str, Any]], **options: Any) -> Comparison:
@@ -54,7 +56,12 @@ def hostile(tmp_path: Path) -> Comparison:
             base.append(one)
             scores = {text: 0.0} if number else {text: 1.0}
             candidate.append({**one, "scores": scores, "outcome": "miss", "problem": text, "details": {"categories": {text: 0}}})
-    return compared(tmp_path, [{**one, "details": {"categories": {"a": 1}}} for one in base], candidate)
+    found = compared(tmp_path, [{**one, "details": {"categories": {"a": 1}}} for one in base], candidate)
+    before, after = (
+        tuple(gate(passed, eval=text, test=text, expression=text, metric=text) for text in HOSTILE_TEXTS.values())
+        for passed in (True, False)
+    )
+    return replace(found, base=replace(found.base, gates=before), candidate=replace(found.candidate, gates=after))
 
 
 @pytest.fixture
@@ -104,6 +111,18 @@ class TestWording:
         assert numbers_of(change)["interval"] == "-"
         shown = [numbers_of(replace(change, p_corrected=p))["p"] for p in (0.0, 0.0004, 0.04, 1.0)]
         assert shown == ["<0.001", "<0.001", "0.040", "1.000"]
+
+    def test_gates_that_fail_on_one_side_only_are_named(self, fallen: Comparison) -> None:
+        of_slices = {"expression": "f1[site=*] >= 0.9", "metric": "f1"}
+        always = gate(False, expression="valid >= 1")
+        base = replace(fallen.base, gates=(gate(value=1.0, **of_slices), always))
+        candidate = replace(fallen.candidate, gates=(gate(False, value=0.5, **of_slices), always))
+        found = replace(fallen, base=base, candidate=candidate)
+        assert changed_gates(found) == [("newly failing", "f1[site=*] >= 0.9: 1.000 → 0.500 (stage_a::test_summary)")]
+        assert gate_summary(found) == "base: 1 of 2 gates failed; candidate: both gates failed"
+        assert "gate newly failing: f1[site=*] >= 0.9: 1.000 → 0.500" in "\n".join(comparison_lines([found], 140))
+        assert "newly failing: f1\\[site=\\*\\] >= 0.9: 1.000 → 0.500" in markdown(found)
+        assert gate_summary(fallen) == ""
 
 
 class TestTerminal:

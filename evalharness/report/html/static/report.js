@@ -319,7 +319,8 @@ function readHash() {
   if (hash.startsWith("case=")) return openAnchor(hash);
   if (hash === "cases" || hash.startsWith("cases?")) {
     const given = new URLSearchParams(hash.slice(6));
-    state.sort = given.get("sort") ?? "worst";
+    const sort = given.get("sort") ?? "";
+    state.sort = /^[<>]|^(run|case)$/.test(sort) ? sort : "worst";
     given.delete("sort");
     state.filters = Object.fromEntries([...given].filter(([name, value]) => value && (name === "q" || matcher(name))));
     document.body.classList.remove("in-case");
@@ -342,7 +343,10 @@ async function openAnchor(anchor) {
     if (isHere) state.filters = {};
     await applyFilters(isHere ? row : null);
   }
-  if (isHere) await openRow(row, false);
+  if (isHere) return openRow(row, false);
+  // Links from other pages name the first page of a run.
+  const next = $(".pages [aria-current]")?.closest("li").nextElementSibling?.querySelector("a");
+  if (next) location.replace(`${next.pathname.split("/").at(-1)}#${anchor}`);
   else toast("This page has no such case");
 }
 
