@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from evalharness.api.errors import ConfigError, did_you_mean
+from evalharness.api.wording import figure_text, number_text, part_of, plural
 from evalharness.runs.schema import JUDGED, GateVerdict, Row, generations_of
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -149,8 +150,8 @@ def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
 
 def _shortfall(gate: Gate, value: float) -> str:
     """Return "0.850, needs ≥ 0.90", with enough decimals to show that the value misses the threshold; "192, needs ≤ 150" of counts."""
-    enough = (1, 3, 6) if gate.metric.startswith("num_") or abs(value) >= 100 else (3, 6)
-    shown = next((text for decimals in enough if not gate.holds(float(text := f"{value:.{decimals}f}"))), repr(value)).removesuffix(".0")
+    texts = (figure_text(value, gate.metric), number_text(value), f"{value:.3f}", f"{value:.6f}")
+    shown = next((text for text in texts if not gate.holds(float(text.replace(",", "")))), repr(value))
     needed = f"{gate.threshold:.2f}" if abs(gate.threshold) < 1 and round(gate.threshold, 2) == gate.threshold else f"{gate.threshold:g}"
     return f"{shown}, needs {_SIGNS.get(gate.comparison, gate.comparison)} {needed}"
 
@@ -161,7 +162,7 @@ def _why_no_value(gate: Gate, rows: Sequence[Row], named: Collection[str]) -> st
         return f"no case was {BUILT_IN_METRICS[gate.metric].of}"
     if not named and not any(map(was_judged, rows)):
         found = Counter(_WHAT_HAPPENED[row["outcome"]] for row in rows)
-        all_cases = "the only case" if len(rows) == 1 else f"all {len(rows):,} cases"
+        all_cases = "the only case" if len(rows) == 1 else f"all {plural(len(rows), 'case')}"
         shown = [f"{all_cases if len(found) == 1 else f'{count:,}'} {what}" for what, count in found.items()]
         return f"no case was judged: {', '.join(shown) or 'there is none'}"
     meant = did_you_mean(gate.metric, [*named, *BUILT_IN_METRICS])
@@ -190,15 +191,17 @@ def evaluate_gate(
         reason = f"not judged: {incomplete}"
     elif value is None and mean is not None:
         why = "it is an aggregate" if gate.metric in aggregates else f"{len(scored)} cases without any difference say nothing of it"
-        reason = f"{gate.metric} is {mean:.3f}, but has no interval: {why}"
+        reason = f"{gate.metric} is {number_text(mean)}, but has no interval: {why}"
     elif value is None:
         reason = _why_no_value(gate, rows, named)
     elif _too_few_judged(rows) and (gate.holds(value) or rate is None or not rate.is_about_coverage):
-        reason = f"not judged: only {sum(map(was_judged, rows))} of {len(rows)} cases have a verdict; the others are invalid or errors"
+        reason = (
+            f"not judged: only {part_of(sum(map(was_judged, rows)), len(rows), 'case')} had a verdict; the others were invalid or errors"
+        )
     else:
         reason = "" if gate.holds(value) else _shortfall(gate, value)
         if reason and gate.end and mean is not None:
-            reason = f"{gate.end} end of the interval {reason}; the mean is {mean:.3f}"
+            reason = f"{gate.end} end of the interval {reason}; the mean is {number_text(mean)}"
     return {
         "expression": gate.expression,
         "metric": gate.metric,

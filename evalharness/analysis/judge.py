@@ -19,6 +19,7 @@ from evalharness.analysis.reasons import normalised
 from evalharness.analysis.slice_gates import judge_gate
 from evalharness.api.checks import excerpt, first_names
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
+from evalharness.api.wording import number_text, part_of, plural
 from evalharness.runs.partial import parts_of_evals
 from evalharness.runs.run_file import LATEST, find_latest, is_latest, read_run
 from evalharness.runs.samples import NOT_RUN, count_outcomes, eval_entries
@@ -150,14 +151,14 @@ def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
     coverage = comparison.coverage[0]
     num_asked = len(comparison.candidate.sheets[coverage.eval, coverage.test].cases)
     if 2 * coverage.num_paired < num_asked:
-        return f"not judged: only {coverage.num_paired} of {num_asked} cases could be paired with the baseline"
+        return f"not judged: only {part_of(coverage.num_paired, num_asked, 'case')} could be paired with the baseline"
     known = {change.metric for change in comparison.metrics} | {change.slice_key for change in comparison.slices}
     missing = [name for name in gate.metrics if name not in known]
     if missing:
         return f"no case has {', '.join(map(repr, missing))} on both sides"
     num_groups = max((change.change.num_groups for change in comparison.metrics), default=0)
     if smallest_p(num_groups) > LEVEL / comparison.num_tests:
-        return f"not judged: {num_groups} cases or groups of cases are too few to show any difference"
+        return f"not judged: {plural(num_groups, 'group')} of cases cannot show any difference"
     return ""
 
 
@@ -179,8 +180,10 @@ def _regressions(comparison: Comparison) -> str:
 def _shown(change: MetricChange) -> str:
     where = f" in {change.slice_key} {change.slice_value}" if change.slice_key else ""
     base, candidate = change.change.base, change.change.candidate
-    decimals = 3 if f"{base:.3f}" != f"{candidate:.3f}" else 6
-    return f"{change.metric}{where} {base:.{decimals}f} → {candidate:.{decimals}f}"
+    shown = [number_text(value) for value in (base, candidate)]
+    if shown[0] == shown[1]:
+        shown = [f"{value:.6f}" for value in (base, candidate)]
+    return f"{change.metric}{where} {' → '.join(shown)}"
 
 
 JudgeRegression: TypeAlias = "Callable[[RegressionGate, str, Sequence[Row], str | None], GateVerdict]"
@@ -237,7 +240,7 @@ def _not_run(rows: Sequence[Row], interrupted: str | None) -> str | None:
         return None
     known = {reason for row in missing if (reason := (row.get("problem") or "").removeprefix(NOT_RUN))}
     why = min(known, default=None) or interrupted or "the session ended before them"
-    return f"{len(missing)} of {len(rows)} cases were not run ({why})"
+    return f"{part_of(len(missing), len(rows), 'case')} {'was' if len(rows) == 1 else 'were'} not run ({why})"
 
 
 def _all_errors(rows: Sequence[Row]) -> str | None:

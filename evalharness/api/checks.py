@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from evalharness.api.errors import ContractTypeError, ContractValueError, did_you_mean
+from evalharness.api.wording import plural
 
 
 def check_number(
@@ -186,7 +187,7 @@ def excerpt(text: str, max_chars: int, *, count_rest: bool = False) -> str:
     """Return the text, or its first `max_chars` characters and "…", with the number of missing characters if `count_rest`."""
     if len(text) <= max_chars:
         return text
-    return f"{text[:max_chars]}…" + (f" ({len(text) - max_chars:,} more characters)" if count_rest else "")
+    return f"{text[:max_chars]}…" + (f" ({plural(len(text) - max_chars, 'more character')})" if count_rest else "")
 
 
 MAX_BITS = 14_000

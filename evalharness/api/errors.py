@@ -29,6 +29,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evalharness.api.wording import part_of
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -110,7 +112,7 @@ class RequestsFailed(EvalHarnessError, RuntimeError):
     def __init__(self, outcomes: Sequence[GenerationResult | GenerationFailure], problems: Sequence[str]) -> None:
         different = [*dict.fromkeys(problems)]
         shown = "; ".join(different[:3]) + ("; …" if len(different) > 3 else "")
-        super().__init__(f"{len(problems)} of {len(outcomes)} requests failed: {shown}")
+        super().__init__(f"{part_of(len(problems), len(outcomes), 'request')} failed: {shown}")
         self.outcomes = tuple(outcomes)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from evalharness.api.checks import excerpt, finite_number, is_deeper, refuse_constant
 from evalharness.api.errors import ContractValueError
+from evalharness.api.wording import plural
 
 MAX_DEPTH = 100
 """Levels of lists and objects in an answer: what is nested deeper is not JSON to any reader here, whatever the stack is."""
@@ -120,7 +121,7 @@ def problems_of(value: Any, schema: Mapping[str, Any]) -> list[str]:
         return [f"it cannot be checked: the schema refers to {excerpt(error.ref, 100)!r}, which is not there"]
     except ValueError as error:
         return [str(error)]
-    return [*problems, f"and {len(errors) - MAX_PROBLEMS} more problems"] if len(errors) > MAX_PROBLEMS else problems
+    return [*problems, f"and {plural(len(errors) - MAX_PROBLEMS, 'more problem')}"] if len(errors) > MAX_PROBLEMS else problems
 
 
 def _in_words(error: Any) -> str:

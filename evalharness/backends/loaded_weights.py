@@ -18,6 +18,7 @@ from evalharness.api.checks import first_names
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, ContractTypeError, ContractValueError
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
 from evalharness.api.temporary import OwnFolder
+from evalharness.api.wording import plural
 from evalharness.backends.base import LiveChange, WeightReport
 from evalharness.backends.checkpoint_reading import read_companions
 from evalharness.checkpoints.adapter import Adapter, fits_of, read_adapter
@@ -68,7 +69,7 @@ def refuse_unmatched(not_matched: tuple[str, ...], missing: tuple[str, ...]) -> 
         )
     if missing:
         raise ContractValueError(
-            f"{len(missing)} weights of the model are not given, such as {first_names([*map(repr, missing)], 5)}; give all, "
+            f"{plural(len(missing), 'weight')} of the model not given, such as {first_names([*map(repr, missing)], 5)}; give all, "
             "or have these stay as they are and reported with strict=False"
         )
 
@@ -237,7 +238,7 @@ def merged_weights(weights: Iterable[tuple[str, Any]], adapter: Adapter, dtype: 
                 yield name, tensor
     missed = [*left, *replaced]
     if missed:
-        raise CheckpointError(f"{len(missed)} weights of adapter {adapter.path} were not applied, such as the one of {missed[0]!r}")
+        raise CheckpointError(f"{plural(len(missed), 'weight')} of adapter {adapter.path} not applied, such as the one of {missed[0]!r}")
 
 
 TakeCompanions: TypeAlias = "Callable[[Any, Any, tuple[int, ...]], None]"

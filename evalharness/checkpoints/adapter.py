@@ -19,6 +19,7 @@ from typing import Any
 
 from evalharness.api.checks import excerpt
 from evalharness.api.errors import CheckpointError, nearest_folder
+from evalharness.api.wording import plural
 from evalharness.checkpoints.adapter_targets import Targets, check_targets
 from evalharness.checkpoints.hub import folder_of, is_hub_name
 from evalharness.checkpoints.identity import fingerprint_adapter
@@ -256,7 +257,7 @@ def _fitting(
     bare = name.removeprefix(_PREFIX)
     names = [bare] if bare in base_shapes else known.get(_core(bare), [])
     if len(names) != 1:
-        what = f"{len(names)} weights, such as {names[0]!r}" if names else "no weight of its base, so it would be ignored"
+        what = f"{plural(len(names), 'weight')}, such as {names[0]!r}" if names else "no weight of its base, so it would be ignored"
         raise CheckpointError(f"{path} adapts {bare!r}, which fits {what}; is this the base that it was trained on? (--base-model PATH)")
     if base_shapes[names[0]] != shape:
         raise CheckpointError(

@@ -15,6 +15,7 @@ from typing import Any
 
 from evalharness.api.checks import read_regular
 from evalharness.api.errors import CheckpointError
+from evalharness.api.wording import plural
 
 MAX_HEAD_BYTES = 100_000_000  # the format's own limit
 _BLOCK_BYTES = 1 << 20
@@ -87,7 +88,9 @@ def _read_index(folder: Path, name: str) -> dict[str, tuple[str, ...]]:
     missing = sorted(shard for shard in shards if not (folder / shard).is_file())
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise CheckpointError(f"{path} names {len(shards)} shards, but {', '.join(missing[:3])}{more} are missing; copy them again")
+        raise CheckpointError(
+            f"{path} names {plural(len(shards), 'shard')}, but {', '.join(missing[:3])}{more} are missing; copy them again"
+        )
     return {shard: tuple(shards[shard]) for shard in sorted(shards)}
 
 

@@ -32,6 +32,7 @@ from evalharness.api.requests import (
     check_requests,
 )
 from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
+from evalharness.api.wording import plural
 from evalharness.backends.base import Backend, Prompt, TensorBackend, ToldProgress, UnderWay
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.chat_template import knows_enable_thinking, template_sha256
@@ -347,7 +348,9 @@ def _scoring_requests(prompts: Sequence[Chat | TokenIds], responses: Sequence[To
             raise ContractValueError(f"{name} must be a list, one per pair, got one text: {values[:80]!r}")
         check_sequence(name, values, "texts, token ids or chats, one per pair")
     if len(prompts) != len(responses):
-        raise ContractValueError(f"{len(prompts)} prompts but {len(responses)} responses; give one response for each prompt")
+        raise ContractValueError(
+            f"{plural(len(prompts), 'prompt')} but {plural(len(responses), 'response')}; give one response for each prompt"
+        )
     requests = []
     for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         try:

@@ -18,6 +18,7 @@ from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat, ScoringRequest, chat_of
 from evalharness.api.thinking import ThinkingBudget, ThinkingMarks
+from evalharness.api.wording import plural
 from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
 from evalharness.engine.chat_template import left_out_of, render_prompt
 from evalharness.engine.request_images import RequestImages, images_of, without_pictures
@@ -266,7 +267,7 @@ class PromptBuilder:
         num_placeholders = text.count(placeholder)
         if num_placeholders != wanted:
             raise ImageError(
-                f"the rendered prompt has {num_placeholders} image placeholders ({placeholder}) for {wanted} images; "
+                f"the rendered prompt has {plural(num_placeholders, 'image placeholder')} ({placeholder}) for {plural(wanted, 'image')}; "
                 "write no placeholder into a message's text, and use a chat template that gives each image one"
             )
 

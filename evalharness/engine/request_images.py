@@ -15,6 +15,7 @@ from evalharness.api.checks import shown
 from evalharness.api.errors import ImageError, RequestError
 from evalharness.api.requests import TextGenerationRequest
 from evalharness.api.scoring import Chat
+from evalharness.api.wording import part_of, plural
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -79,7 +80,7 @@ def images_of(request: Chat | None) -> RequestImages | None:
     parts = _image_parts(request.messages)
     if isinstance(request, TextGenerationRequest):
         if parts:
-            raise RequestError(f"a TextGenerationRequest has {len(parts)} image parts; use VlmGenerationRequest")
+            raise RequestError(f"a TextGenerationRequest has {plural(len(parts), 'image part')}; use VlmGenerationRequest")
         return None
     waiting = list(request.images)
     sources = []
@@ -87,13 +88,14 @@ def images_of(request: Chat | None) -> RequestImages | None:
         source = part.get("image")
         if source is None:
             if not waiting:
-                counts = f"{len(parts)} placeholders, {len(request.images)} in request.images"
+                counts = f"{plural(len(parts), 'placeholder')}, {len(request.images)} in request.images"
                 raise ImageError(f"the messages have more image placeholders than images: {counts}")
             source = waiting.pop(0)
         sources.append(source)
     if waiting:
         raise ImageError(
-            f"{len(waiting)} of {len(request.images)} images in request.images have no placeholder {{'type': 'image'}} in the messages"
+            f"{part_of(len(waiting), len(request.images), 'image')} in request.images without a placeholder "
+            f"{{'type': 'image'}} in the messages"
         )
     if not sources:
         raise ImageError("a VlmGenerationRequest needs at least one image; use TextGenerationRequest for a chat without")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -69,19 +70,28 @@ def import_module(path: Path, config: pytest.Config) -> ModuleType:
     )
 
 
-def rootdir_of_paths(config: pytest.Config) -> Path | None:
-    """Return the rootdir that the test paths alone give; None if pytest stopped reading the command line early (--help, --version)."""
-    option = config.option
+def setup_of_paths(config: pytest.Config, option: argparse.Namespace) -> tuple[Path, Path | None] | None:
+    """Return the rootdir and the ini file that the test paths alone give; None if pytest reads no paths (--help, --version)."""
     if not hasattr(option, "file_or_dir"):
         return None
-    rootdir, *_ = determine_setup(
+    rootdir, inipath, *_ = determine_setup(
         inifile=option.inifilename,
         override_ini=option.override_ini,
         args=option.file_or_dir,
         rootdir_cmd_arg=option.rootdir or None,
         invocation_dir=config.invocation_params.dir,
     )
-    return rootdir
+    return rootdir, inipath
+
+
+def move_rootdir(config: pytest.Config) -> None:
+    """Set the rootdir to that of the test paths where pytest took an option's value for one of them, and no ini file depends on it.
+
+    To be called before pytest's own plugins are configured, which go by the rootdir.
+    """
+    right = setup_of_paths(config, config.known_args_namespace)
+    if right is not None and right[1] is None and config.inipath is None:
+        config._rootpath = right[0]
 
 
 def check_expressions(config: pytest.Config) -> None:
@@ -157,7 +167,8 @@ def failing_line(representation: object) -> str | None:
         return None
     entry = representation.reprtraceback.reprentries[-1]
     place = getattr(entry, "reprfileloc", None)
-    errors = [line for line in entry.lines if line.startswith("E ")]
+    crash = representation.reprcrash
+    errors = [f"E   {line}" for line in (crash.message if crash is not None else "").splitlines()]
     failing = [line.removeprefix(">").strip() for line in entry.lines if line.startswith(">")][-1:]
     where = [] if place is None else [f"{place.path}:{place.lineno}: {failing[0] if failing else place.message}"]
     return "\n".join([*where, *errors[:_NUM_ERROR_LINES]])
@@ -185,7 +196,7 @@ def change_texts(representation: object, change: Callable[[str], str], max_lines
             traceback.extraline = change(traceback.extraline)
         for entry in traceback.reprentries:
             num_more, half = len(entry.lines) - max_lines, max_lines // 2
-            shown = entry.lines if num_more <= 0 else [*entry.lines[:half], f"… ({num_more} more lines)", *entry.lines[-half:]]
+            shown = entry.lines if num_more <= 0 else [*entry.lines[:half], f"… (lines left out: {num_more:,})", *entry.lines[-half:]]
             entry.lines = [change(line) for line in shown]
             if isinstance(entry, ReprEntry):
                 if entry.reprfuncargs is not None:

@@ -12,7 +12,7 @@ from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.redaction import redactor, remember_options
 from evalharness.config import RunConfig, resolve
 from evalharness.config.options import ARGUMENTS
-from evalharness.pytest_plugin._pytest_internals import add_hint, change_usage_errors, rootdir_of_paths
+from evalharness.pytest_plugin._pytest_internals import add_hint, change_usage_errors, move_rootdir, setup_of_paths
 
 _MARKERS = (
     "eval(cases, request, options=GenerationOptions(), num_samples=1, plugins=(), aggregate=None, across=None, tables=None, "
@@ -33,9 +33,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
-    """Have pytest's own usage errors hide secrets, and suggest one of our options beneath "unrecognized arguments"."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    """Have pytest's own usage errors hide secrets, and suggest one of our options beneath "unrecognized arguments".
+
+    Where an option's value has moved the rootdir, put it right.
+    """
     remember_options(args)
+    if any(getattr(early_config.known_args_namespace, option.dest, None) is not None for option in ARGUMENTS):
+        move_rootdir(early_config)
     change_usage_errors(parser, redactor().text)
     known = [option.flag for option in ARGUMENTS]
     for word in parser.parse_known_and_unknown_args(args)[1]:
@@ -83,9 +89,9 @@ def resolve_run_config(config: pytest.Config) -> RunConfig:
 
 def refuse_misplaced_rootdir(config: pytest.Config) -> None:
     """Raise `pytest.UsageError` if pytest derived the rootdir from the value of one of our options."""
-    right = rootdir_of_paths(config)
-    if right is not None and right != config.rootpath:
+    right = setup_of_paths(config, config.option)
+    if right is not None and right[0] != config.rootpath:
         raise pytest.UsageError(
-            f"pytest took the value of an option for a test path and would run in {config.rootpath} instead of {right}: "
-            f"write options with '=', such as --model=PATH --data=PATH, or add --rootdir {right}"
+            f"pytest took the value of an option for a test path and would run in {config.rootpath} instead of {right[0]}: "
+            f"write options with '=', such as --model=PATH --data=PATH, or add --rootdir {right[0]}"
         )

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evalharness.analysis.judge import why_absent
+from evalharness.analysis.reasons import normalised
 from evalharness.api.checks import any_text
 from evalharness.api.errors import BROKEN, RecordError
 from evalharness.api.garbage import collector
@@ -53,7 +54,8 @@ def announce(state: EvalSession) -> str:
     context, registry = state.context, state.registry
     engines = ", ".join(registry.engine_ids)
     workers = f", {context.num_workers} workers" if context.num_workers > 1 else ""
-    line = f"evalharness: {len(state.execution.plan.units)} eval tests on {engines}{workers}; run {context.run.run_id} -> {context.run_dir}"
+    tests = plural(len(state.execution.plan.units), "eval test")
+    line = f"evalharness: {tests} on {engines}{workers}; run {context.run.run_id} -> {context.run_dir}"
     resumed = [] if context.resumed is None else [context.resumed.announcement]
     notices = [*choices_of_auto(registry.known_engines), *resumed, *registry.notices]
     line = "\n".join([line, *(f"evalharness: {notice}" for notice in notices)])
@@ -186,7 +188,8 @@ class Reporting:
         facts = getattr(report, "evalharness", None)
         if facts is None:
             if report.when == "???":  # xdist's report of a test whose worker died
-                self.crashes[report.nodeid] = shorten(str(report.longrepr))
+                self.crashes[report.nodeid] = problem = shorten(str(report.longrepr))
+                report.evalharness_reason = normalised(problem)  # of an engine that kills workers, all its tests have one
             return
         outcome = facts["outcome"]
         is_expected = hasattr(report, "wasxfail")
@@ -406,4 +409,4 @@ def _safe(text: str, max_chars: int = 2000) -> str:
     head = text[:max_chars]
     if not head.isprintable():
         head = _UNSAFE.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), head)
-    return head if len(text) <= max_chars else f"{head}… ({len(text) - max_chars} more characters)"
+    return head if len(text) <= max_chars else f"{head}… ({plural(len(text) - max_chars, 'more character')})"

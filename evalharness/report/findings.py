@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from evalharness.api.errors import BROKEN
+from evalharness.api.wording import part_of
 from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables
 from evalharness.report.text import one_line, plural, share_text
 from evalharness.runs.partial import part_texts
@@ -85,7 +86,7 @@ def gate_words(counts: Mapping[str, int]) -> list[str]:
     Those are none of the ten.
     """
     num_failed, num_judged = counts.get("failed", 0), counts.get("failed", 0) + counts.get("passed", 0)
-    which = "the gate" if num_judged == 1 else f"{share_text(num_failed or num_judged, num_judged)} gates"
+    which = "the gate" if num_judged == 1 else share_text(num_failed or num_judged, num_judged, "gate")
     words = [f"{which} {'failed' if num_failed else 'passed'}"] if num_judged else []
     others = (("not judged", ""), ("skipped", ", as no baseline was given"))
     return words + [f"{plural(counts[state], 'gate')} {state}{why}" for state, why in others if counts.get(state)]
@@ -194,7 +195,7 @@ def _coverage(tables: RunTables) -> Iterator[str]:
         name, num_cases = text_of(entry.get("name")), entry.get("num_cases")
         present = tables.num_cases.get(name, 0)
         if isinstance(num_cases, int) and present < num_cases:
-            yield f"{name}: {num_cases - present:,} of {num_cases:,} cases are not in this run (deselected, or never collected)"
+            yield f"{name}: {part_of(num_cases - present, num_cases, 'case')} not in this run (deselected, or never collected)"
     counted = [count for count in mapping(tables.run.get("counts")).values() if isinstance(count, int)]
     if counted and sum(counted) != tables.num_rows:
         yield f"run.json counts {plural(sum(counted), 'row')}, samples.jsonl holds {tables.num_rows:,}: the two files do not match"
@@ -216,7 +217,7 @@ def _malformed(tables: RunTables) -> Iterator[str]:
         if failed:
             most = ": its other scores may say little" if failed == judged else ": its scores may be mostly about form"
             are = "are" if failed > 1 or failed * 2 >= judged else "is"
-            yield f"{share_text(failed, judged)} answers of {where} {are} malformed (valid is 0){most if failed * 2 >= judged else ''}"
+            yield f"{share_text(failed, judged, 'answer')} of {where} {are} malformed (valid is 0){most if failed * 2 >= judged else ''}"
 
 
 def _same_answers(tables: RunTables) -> Iterator[str]:
@@ -243,7 +244,7 @@ def _unanswered(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
         for name, what in (("error", ERRORS), ("invalid", "could not be run (invalid): not counted in any mean")):
             if counts[name]:
-                yield f"{share_text(counts[name], counts['cases'])} cases of {where} {what}"
+                yield f"{share_text(counts[name], counts['cases'], 'case')} of {where} {what}"
     not_run: dict[str, list[ProblemGroup]] = {}
     for group in tables.problems.values():
         if group.problem.startswith(NOT_RUN):
@@ -261,7 +262,7 @@ def _cut_answers(tables: RunTables) -> Iterator[str]:
     for where, counts in _groups(tables):
         for name, (least, what) in _NOTABLE.items():
             if counts[name] and counts[name] >= least * counts["answered"]:
-                yield f"{share_text(counts[name], counts['answered'])} answers of {where} {what}"
+                yield f"{share_text(counts[name], counts['answered'], 'answer')} of {where} {what}"
 
 
 def _deviations(tables: RunTables) -> Iterator[str]:

@@ -13,6 +13,7 @@ import re
 from typing import Any
 
 from evalharness.api.checks import excerpt
+from evalharness.api.wording import figure_text as figure_text, number_text as number_text, part_of as part_of, plural as plural
 
 CSV_CELL_CHARS = 32_767
 """What one spreadsheet cell can hold; a longer cell is cut by us, with a marker, not by the spreadsheet in silence."""
@@ -142,50 +143,22 @@ def _escape_for_csv(text: str) -> str:
     return shown + marker
 
 
-def plural(count: int, noun: str) -> str:
-    """Return "1 case", "2 cases", "1,000 cases"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def duration_text(seconds: float) -> str:
     """Return "3 s", "5 min 03 s", "1 h 05 min"."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def share_text(part: int, whole: int) -> str:
-    """Return "3 of 20"; "all 20" when it is all of several, "both" of two."""
-    return ("both" if whole == 2 else f"all {whole:,}") if part == whole and whole > 1 else f"{part:,} of {whole:,}"
+def share_text(part: int, whole: int, noun: str) -> str:
+    """Return "3 of 20 cases", "1 of 1 case"; "all 20 cases" when it is all of several, "both cases" of two."""
+    if part == whole and whole > 1:
+        return f"both {noun}s" if whole == 2 else f"all {plural(whole, noun)}"
+    return part_of(part, whole, noun)
 
 
 def when_finite(value: Any) -> float | None:
     """Return a number, None for anything that is none or not finite."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
-
-
-def number_text(value: object) -> str:
-    """Return a number for people: three decimals, more where three would show nothing, one from 100 on, none from 1000 on.
-
-    None is "-"; what is no number is returned as text, not escaped.
-    """
-    if value is None:
-        return "-"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    number = float(value) if abs(value) < 1e300 else float("inf") * (1 if value > 0 else -1)
-    if number != number or abs(number) >= 1e15:
-        return f"{number:.3g}"
-    if abs(number) >= 1000:
-        return f"{number:,.0f}"
-    if abs(number) >= 100:
-        return f"{number:.1f}".removesuffix(".0")
-    rounded = round(number, 3)
-    return f"{rounded:.3f}" if rounded else f"{number:.2g}" if number else "0.000"
-
-
-def figure_text(value: float | None, name: str = "") -> str:
-    """Return a score for people: a count (`num_…`) as a whole number where it is one, else to a tenth; others as `number_text`."""
-    return number_text(value) if value is None or not name.startswith("num_") else f"{value:,.1f}".removesuffix(".0")
 
 
 def cell_text(value: object) -> str:

@@ -6,7 +6,7 @@ Names and texts are escaped; the lines may be wider than the terminal.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -26,7 +26,7 @@ NUM_REASONS = 3
 NUM_WORST = 3
 _NUM_OF_LINE = 3
 _ORDER = ("error", "fail", "other", "invalid", "miss")
-_LEGEND = {
+LEGEND = {
     "malformed": "not of the form that the eval asks for (score valid is 0)",
     "length_cap": "ended by the token limit",
     "empty": "an answer without text",
@@ -40,7 +40,7 @@ _LEGEND = {
 
 def legend(tables: RunTables, names: Sequence[str], titles: Mapping[str, str] = COUNTS) -> str:
     """Return what the counts mean that are not 0 in this run; "" where all are."""
-    return "; ".join(f"{titles[name]}: {_LEGEND[name]}" for name in names if name in _LEGEND and tables.total(name))
+    return "; ".join(f"{titles[name]}: {LEGEND[name]}" for name in names if name in LEGEND and tables.total(name))
 
 
 def gate_lines(tables: RunTables) -> Iterator[str]:
@@ -81,17 +81,21 @@ def _grouped(tables: RunTables, gates: Sequence[GateVerdict]) -> Iterator[str]:
         yield terminal_text(f"{'GATE' if len(of_place) == 1 else 'GATES'} FAILED: {place}: {'; '.join(texts)}", 600)
     left = [gate for of_place in islice(places.values(), NUM_GATE_LINES, None) for gate in of_place]
     if left:
-        yield f"{plural(len(left), 'more gate')} FAILED, on {plural(len(places) - NUM_GATE_LINES, 'more test and engine')}: see report.md"
+        yield f"{plural(len(left), 'more gate')} FAILED: see report.md"
 
 
-def _not_judged(gates: Sequence[GateVerdict]) -> Iterator[str]:
-    """Yield one line per reason; how many cases did not run is not part of it."""
+def not_judged(gates: Iterable[GateVerdict]) -> dict[str, list[GateVerdict]]:
+    """Return the gates that were not judged by their reason; how many cases did not run is not part of it."""
     reasons: dict[str, list[GateVerdict]] = {}
     for gate in gates:
         reason = text_of(gate.get("reason")).removeprefix("not judged: ")
         what, ended, _ = reason.partition(" ended in an error")  # the reasons of errors have lines of their own
         reasons.setdefault("not all cases ran" if " cases were not run (" in reason else what + ended, []).append(gate)
-    for reason, of_reason in reasons.items():
+    return reasons
+
+
+def _not_judged(gates: Sequence[GateVerdict]) -> Iterator[str]:
+    for reason, of_reason in not_judged(gates).items():
         where = f"{text_of(of_reason[0].get('expression'))} ({_place(of_reason[0])})" if len(of_reason) == 1 else ""
         yield terminal_text(f"{where or plural(len(of_reason), 'gate')} not judged: {one_line(reason, 300)}", 600)
 
@@ -114,7 +118,8 @@ def _interval(tables: RunTables, gate: GateVerdict) -> str:
 
 
 def _of_pass_rate(tables: RunTables, place: tuple[str, ...]) -> tuple[float, float]:
-    codes = tuple(names.of(name) for names, name in zip((tables.evals, tables.tests, tables.engines), place, strict=True))
+    known = tables.evals.names, tables.tests.names, tables.engines.names
+    codes = tuple(names.index(name) if name in names else -1 for names, name in zip(known, place, strict=True))
     judged = [
         (float(outcome == "pass"), group)
         for key, outcome, group in zip(tables.row_keys, tables.outcomes, tables.groups, strict=True)
@@ -172,6 +177,8 @@ def worst_lines(tables: RunTables) -> Iterator[str]:
     """Yield the commands that show the worst cases."""
     run = terminal_text(text_of(tables.run.get("run_id")) or tables.run_dir.name, 120)
     run = run if tables.run_dir.parent.name == "reports" else str(tables.run_dir)
-    for number, row in enumerate(worst_rows(tables)):
+    rows = worst_rows(tables)
+    title = "worst case: " if len(rows) == 1 else "worst cases: "
+    for number, row in enumerate(rows):
         command = shlex.join(["evalharness", "show", run, tables.case_ids[row]])
-        yield f"{'worst cases:' if number == 0 else '            '} {terminal_text(command, 300)}"
+        yield f"{title if number == 0 else ' ' * len(title)}{terminal_text(command, 300)}"

@@ -8,8 +8,9 @@ from math import isfinite
 from operator import eq, ge, gt, le, lt
 from typing import NamedTuple
 
+from evalharness.report.findings import is_on_mean
 from evalharness.report.tables import RunTables
-from evalharness.runs.schema import entries_of, mapping, text_of
+from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 
 ORDER = ("fail", "miss", "error", "invalid", "other", "skip", "pass")
 """Outcomes, what says most about the checkpoint first: a broken machine is a reason to look into the machine."""
@@ -29,17 +30,32 @@ class Goal(NamedTuple):
         return self.comparison not in _HOLDS or _HOLDS[self.comparison](value, self.threshold)
 
 
+_NONE = Goal(1)
+
+
 def goals(tables: RunTables) -> dict[tuple[str, str, str], Goal]:
     """Return the goal of every score of every test, and of what else has a gate, by eval, test and metric."""
     ways = {"lower": -1, "none": 0}
     directions = {text_of(entry.get("name")): mapping(entry.get("directions")) for entry in entries_of(tables.run.get("evals"))}
     found = {key: Goal(ways.get(text_of(directions.get(key[0], {}).get(key[2])), 1)) for key in _scored(tables)}
     for gate in entries_of(tables.run.get("gates")):
-        comparison, threshold = _COMPARISON.search(text_of(gate.get("expression"))), gate.get("threshold")
-        if comparison and isinstance(threshold, (int, float)) and isfinite(threshold):
-            way = {">": 1, "<": -1}.get(comparison[0][0], 0)
-            found[text_of(gate.get("eval")), text_of(gate.get("test")), text_of(gate.get("metric"))] = Goal(way, comparison[0], threshold)
+        key = text_of(gate.get("eval")), text_of(gate.get("test")), text_of(gate.get("metric"))
+        comparison, threshold = parts_of(gate)[1], gate.get("threshold")
+        # What is asked of all cases is asked of a slice; a gate on a slice, or on the end of an interval, says which way is better.
+        if (
+            comparison
+            and isinstance(threshold, (int, float))
+            and isfinite(threshold)
+            and (is_on_mean(gate) or not found.get(key, _NONE)[1])
+        ):
+            found[key] = Goal({">": 1, "<": -1}.get(comparison[0], 0), comparison, threshold)
     return found
+
+
+def parts_of(gate: GateVerdict) -> tuple[str, str, str]:
+    """Return what a gate is on, its comparison and its limit: "f1[site=a]", ">=", "0.8"; the latter two empty for `no_regression`."""
+    metric, comparison, limit = [*_COMPARISON.split(text_of(gate.get("expression")), maxsplit=1), "", ""][:3]
+    return metric.strip(), comparison, limit.strip()
 
 
 def _scored(tables: RunTables) -> Iterable[tuple[str, str, str]]:

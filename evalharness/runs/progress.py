@@ -15,6 +15,7 @@ from typing import Any
 
 from evalharness.api.checks import finite_number, refuse_constant
 from evalharness.api.errors import RecordError
+from evalharness.api.redaction import redactor
 from evalharness.runs.files import is_written_now, read_whole, write_atomically
 from evalharness.runs.schema import entries_of, mapping, text_of
 
@@ -67,7 +68,7 @@ class RunProgress:
 def write_progress(run_dir: Path, progress: RunProgress) -> None:
     """Write the record whole or not at all; raises `RecordError`."""
     with write_atomically(run_dir / PROGRESS) as file:
-        file.write(json.dumps(asdict(progress), allow_nan=False).encode("ascii"))
+        file.write(json.dumps(redactor().data(asdict(progress)), allow_nan=False).encode("ascii"))
 
 
 def remove_progress(run_dir: Path) -> None:

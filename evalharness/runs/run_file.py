@@ -19,6 +19,7 @@ from typing import Any, cast
 from evalharness.api.checks import finite_number, first_names, refuse_constant
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
+from evalharness.api.wording import plural
 from evalharness.runs.files import numbered_lines, open_for_reading, read_whole, write_atomically
 from evalharness.runs.schema import SCHEMA_VERSION, Row, RunFile
 
@@ -249,7 +250,7 @@ def _end(folder: Path) -> tuple[str, str, bool]:
 
 
 def _held(num_ended: int, num_partial: int, unfinished: Mapping[str, str]) -> str:
-    held = f"{num_ended:,} complete run{'' if num_ended == 1 else 's'}{f', {num_partial:,} partial' if num_partial else ''}"
+    held = f"{plural(num_ended, 'complete run')}{f', {num_partial:,} partial' if num_partial else ''}"
     if not unfinished:
         return held
     shown = [f"{name}: {state}" for name, state in sorted(unfinished.items())]

@@ -55,5 +55,5 @@ def test_what_is_left_over_on_either_side_is_named() -> None:
     names = tuple(f"x.{number}" for number in range(7))
     with pytest.raises(ContractValueError, match=r"7 of the names mean no weight of the model, such as 'x.0', .* 'x.4', …; leave them out"):
         refuse_unmatched(names, names)
-    with pytest.raises(ContractValueError, match="1 weights of the model are not given, such as 'y'; give all"):
+    with pytest.raises(ContractValueError, match="1 weight of the model not given, such as 'y'; give all"):
         refuse_unmatched((), ("y",))

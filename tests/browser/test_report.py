@@ -57,7 +57,7 @@ def test_what_broke_leads_to_its_cases(opened, report):
     wait_for_matches(page, f"22 of {NUM_CASES} cases")
     page.go_back()
     page.go_back()
-    assert page.locator(".worst .thumb").count() == 2  # of the three, one has no photo
+    assert page.locator(".worst .thumb").count() == 3
     page.locator(".worst a").first.click()
     page.locator("#case-title").wait_for()
     assert title(page) == "photo-00"
@@ -74,8 +74,8 @@ def test_scores_and_words_are_explained_where_they_stand(opened, report):
     assert "95 % interval" in scores.locator(".bar").first.get_attribute("aria-label")
     assert page.get_by_label("Validity").first.inner_text().split()[-8:] == ["1", "of", "22", "invalid", "1", "of", "22", "errors"]
     words = page.locator(".words").all_inner_texts()
-    assert "miss: the answer failed its test; the gates decide" in words[0]
-    assert "malformed: the score valid is 0" in words[1]
+    assert "miss: an assertion failed in a test whose gates decide" in words[0]
+    assert "malformed: not of the form" in words[1]
     page.get_by_role("link", name="1 of 22 errors").first.click()
     wait_for_matches(page, f"1 of {NUM_CASES} cases")
 
@@ -83,7 +83,9 @@ def test_scores_and_words_are_explained_where_they_stand(opened, report):
 def test_an_aggregate_of_a_category_leads_to_its_cases_and_scores_have_their_scale(opened, tmp_path: Path):
     lines = [{"domain": "bbu", "category": name, "F1": value} for name, value in (("标签", 0.9), ("螺丝", 0.1), ("光纤", 0.8))]
     table = {"eval": "stage_a", "test": "test_summary", "engine": "hf:tiny", "title": "by category", "rows": lines}
-    gates = [gate(False, metric="min_f1", expression="min_f1 >= 0.6", value=0.1, threshold=0.6, reason="0.100, needs ≥ 0.60")]
+    gates = [
+        gate(False, metric="category_min_f1", expression="category_min_f1 >= 0.6", value=0.1, threshold=0.6, reason="0.100, needs ≥ 0.60")
+    ]
     told = {n: {"reference": "螺丝" if n == 3 else "标签", "tags": {"site": "ab"[n % 2]}} for n in range(6)}
     samples = [row(f"c{n}", group=f"g{n // 2}", scores={"chars": 190.0 + n}, **more) for n, more in told.items()]
     write_run(tmp_path, samples, gates=gates, tables=[table], exit_code=1)
@@ -244,17 +246,26 @@ _FORMS = {
 }
 
 
-@pytest.mark.parametrize(("turn", "start"), _FORMS.values(), ids=_FORMS)
-def test_what_was_said_is_a_conversation_whatever_the_template(opened, tmp_path: Path, turn, start):
+def test_what_was_said_is_a_conversation_whatever_the_template(opened, tmp_path: Path):
     call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Ulm"}}\n</tool_call>'
     said = [("system", "Be brief."), ("user", "Rain in Ulm?"), ("assistant", call), ("user", "<tool_response>\nyes\n</tool_response>")]
-    prompts = ["".join(turn.format(*one) for one in said[:number]) + start for number in (2, 4)]
-    steps = [[generation(text=call, prompt_text=prompts[0])]]
-    write_run(tmp_path, [row(steps=steps, generation=generation(text="Yes.", prompt_text=prompts[1]))])
+    samples = []
+    for name, (turn, start) in _FORMS.items():
+        prompts = ["".join(turn.format(*one) for one in said[:number]) + start for number in (2, 4)]
+        steps = [[generation(text=call, prompt_text=prompts[0])]]
+        samples.append(row(name, steps=steps, generation=generation(text="Yes.", prompt_text=prompts[1])))
+    write_run(tmp_path, samples)
     page = opened(write_report_pages(load_tables(tmp_path))["report.html"], "#cases")
-    bubbles = page.locator(".conversation .bubble").all_inner_texts()
-    assert [text.split("\n")[0] for text in bubbles] == ["system", "user", "assistant", "tool", "assistant"]
-    assert [text.split("\n")[1] for text in bubbles] == ["Be brief.", "Rain in Ulm?", "calls a tool get_weather", "yes", "Yes."]
+    for place, name in enumerate(_FORMS):
+        page.evaluate("place => choose(place)", place)
+        page.wait_for_function("name => document.querySelector('#case-title')?.textContent === name", arg=name)
+        bubbles = [text.split("\n")[:2] for text in page.locator(".conversation .bubble").all_inner_texts()]
+        assert [who for who, _ in bubbles] == ["system", "user", "assistant", "tool", "assistant"]
+        assert [text for _, text in bubbles] == ["Be brief.", "Rain in Ulm?", "calls a tool get_weather", "yes", "Yes."]
+    mistral = "<s>[SYSTEM] x[INST]Hi[/INST]Hello</s>[INST]" + "[INST]" * 100_000
+    assert page.evaluate("prompt => turnsOf(prompt)", mistral) == [["prompt", "[SYSTEM] x"], ["user", "Hi"], ["assistant", "Hello"]]
+    assert page.evaluate("turnsOf('no <|user|>\\nform')") == [["prompt", "no"], ["user", "form"]]
+    assert page.evaluate("turnsOf('plain <|vision_start|><|image_pad|><|vision_end|>text')") == [["prompt", "plain [image]text"]]
 
 
 def test_keys_are_explained_and_a_link_to_no_case_says_so(opened, report):

@@ -113,7 +113,7 @@ def test_scored_and_generated_requests_may_be_asked_together(real_engine: Engine
         pytest.param(ask("hi"), [70_000], "token id|vocabulary", id="an unknown id"),
         pytest.param(ask("hi"), "<|image_pad|>", "response holds the image placeholder", id="a picture in the response"),
         pytest.param(ask("hi"), "\udc00", "the response holds .* half of a surrogate pair", id="half a surrogate"),
-        pytest.param("<|image_pad|>", "yes", "1 image placeholders", id="a picture in a bare prompt"),
+        pytest.param("<|image_pad|>", "yes", "1 image placeholder", id="a picture in a bare prompt"),
     ],
 )
 def test_what_cannot_be_scored_is_invalid_and_the_others_go_on(real_engine: Engine, prompt: Any, response: Any, problem: str) -> None:

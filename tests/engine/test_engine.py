@@ -122,7 +122,7 @@ def test_as_many_options_as_requests_or_one() -> None:
 BAD = {
     "empty": (TextGenerationRequest([]), "invalid", "has no messages"),
     "content of the wrong type": (text(5), "error", "preparing the prompt failed: TypeError: 'int' object is not iterable"),
-    "placeholder": (text("<|image_pad|>"), "invalid", "1 image placeholders"),
+    "placeholder": (text("<|image_pad|>"), "invalid", "1 image placeholder"),
     "half a surrogate": (text("\udc00"), "invalid", "half of a surrogate pair"),
     "image missing": (look(image="absent.jpg"), "invalid", "absent.jpg"),
     "image empty": (look(image=b""), "invalid", "0 bytes"),

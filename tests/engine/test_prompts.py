@@ -103,7 +103,7 @@ def test_half_a_surrogate_pair_is_refused(processor: Any, real: bool) -> None:
 @pytest.mark.parametrize("real", [False, True], ids=["fake", "real"])
 def test_a_placeholder_written_into_a_text_is_refused(processor: Any, real: bool) -> None:
     backend = RealBackend.on(processor) if real else None
-    problem = r"the rendered prompt has 1 image placeholders \(<\|image_pad\|>\) for 0 images; write no placeholder into"
+    problem = r"the rendered prompt has 1 image placeholder \(<\|image_pad\|>\) for 0 images; write no placeholder into"
     with pytest.raises(ImageError, match=problem):
         build(text("see <|image_pad|>"), backend=backend)
     with pytest.raises(ImageError, match=r"has 2 image placeholders \(<\|image_pad\|>\) for 1 images"):
@@ -196,8 +196,8 @@ def test_images_are_taken_in_message_order_from_parts_and_list() -> None:
 
 MISMATCHES = {
     "too few": (look(part(), part(), images=[photo()]), r"more image placeholders.*2.*1"),
-    "too many": (look(part(), images=[photo(), photo()]), "1 of 2 images in request.images have no placeholder"),
-    "only in the list": (look("what?", images=[photo()]), "1 of 1 images in request.images have no placeholder"),
+    "too many": (look(part(), images=[photo(), photo()]), "1 of 2 images in request.images without a placeholder"),
+    "only in the list": (look("what?", images=[photo()]), "1 of 1 image in request.images without a placeholder"),
     "none": (look("what?"), "a VlmGenerationRequest needs at least one image; use TextGenerationRequest"),
     "null": (look({"type": "image", "image": None}), "more image placeholders"),
     "bare text": (VlmGenerationRequest([{"role": "user", "content": "hi"}]), "needs at least one image"),

@@ -68,7 +68,7 @@ def test_what_was_asked_is_told_by_the_ids_and_not_by_their_text() -> None:
         ([5, len(TOKENIZER)], f"the prompt has token id {len(TOKENIZER)}; the vocabulary ends at {len(TOKENIZER) - 1}"),
         ([5] * 40, "exceed the context of 50"),
         ([5] * 50, "the prompt has 50 tokens, the context 50"),
-        ([TOKENIZER.encode("<|image_pad|>")[0]], "1 image placeholders"),
+        ([TOKENIZER.encode("<|image_pad|>")[0]], "1 image placeholder"),
     ],
 )
 def test_ids_that_cannot_be_asked_are_invalid_and_take_no_other_along(token_ids: list[int], problem: str) -> None:

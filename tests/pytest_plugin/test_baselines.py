@@ -197,7 +197,7 @@ class TestRefusals:
     def test_too_few_cases_show_nothing_and_pass_nothing(self, project: Project) -> None:
         run(write(project), ALL_RIGHT, "good", "--limit", "4")
         few = run(project, ALL_RIGHT, "few", "--limit", "4", "--baseline", "reports/good")
-        assert few.gate("no_regression")["reason"].startswith("not judged: 2 cases or groups of cases are too few")
+        assert few.gate("no_regression")["reason"].startswith("not judged: 2 groups of cases cannot show any difference")
         assert few.exit_code == 1
 
     def test_an_interrupted_run_is_not_judged(self, blessed: Project) -> None:

@@ -91,7 +91,9 @@ def test_a_module_is_imported_as_pytest_imports_it(pytestconfig: pytest.Config, 
 
 def test_the_rootdir_of_the_test_paths_is_that_of_this_session(pytestconfig: pytest.Config) -> None:
     assert hasattr(pytestconfig.option, "file_or_dir"), lacks("Config.option.file_or_dir")
-    assert internals.rootdir_of_paths(pytestconfig) == pytestconfig.rootpath, lacks("findpaths.determine_setup as it was")
+    assert internals.setup_of_paths(pytestconfig, pytestconfig.option) == (pytestconfig.rootpath, pytestconfig.inipath), lacks(
+        "findpaths.determine_setup as it was"
+    )
 
 
 def test_every_text_of_a_traceback_can_be_changed() -> None:
@@ -130,7 +132,7 @@ def test_of_a_long_traceback_the_middle_is_left_out() -> None:
     representation = caught.getrepr()
     assert internals.change_texts(representation, str, max_lines=20)
     text = str(representation)
-    assert "more lines)" in text
+    assert "(lines left out: " in text
     assert "line 999" in text
     assert text.count("\n") < 30
 

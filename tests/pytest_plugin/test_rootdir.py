@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,16 @@ def test_an_option_value_that_moves_the_rootdir_is_refused(project: Project) -> 
     assert "pytest took the value of an option for a test path" in run.output
     assert f"or add --rootdir {project.root}" in run.output
     assert run.opened_no_run
+
+
+def test_a_folder_without_any_ini_file_is_the_root_whatever_folders_options_name(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "pytest.ini").unlink()
+    run = project.run("--report-dir", str(tmp_path / "elsewhere"), "test_a.py", "--run-id", "r")
+    assert run.exit_code == 0, run.output
+    assert f"rootdir: {project.root}\n" in run.output
+    row = json.loads((tmp_path / "elsewhere" / "r" / "samples.jsonl").read_bytes().splitlines()[0])
+    assert row["nodeid"] == "test_a.py::test_s[fake:echo-c0]"
+    assert (project.root / ".pytest_cache").is_dir() == (not (tmp_path / ".pytest_cache").exists())
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ FINDINGS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[str]]] = {
     "cases that are not in the run": (
         rows(12), {"evals": [{"name": "stage_a", "num_cases": 20}, {"name": "stage_b", "num_cases": 3}]},
         [
-            "stage_a: 8 of 20 cases are not in this run (deselected, or never collected)",
-            "stage_b: 3 of 3 cases are not in this run (deselected, or never collected)",
+            "stage_a: 8 of 20 cases not in this run (deselected, or never collected)",
+            "stage_b: 3 of 3 cases not in this run (deselected, or never collected)",
         ],
     ),
     "what a loader warned of": (

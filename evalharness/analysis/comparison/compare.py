@@ -14,6 +14,7 @@ from evalharness.analysis.statistics.intervals import DEFAULT_SEED
 from evalharness.analysis.statistics.paired import LEVEL, PairedChange, detectable_difference, holm, paired_changes, smallest_p
 from evalharness.api.checks import excerpt, short_hash
 from evalharness.api.errors import ComparisonError
+from evalharness.api.wording import part_of
 from evalharness.runs.judging import code_change
 
 JUDGING = ("references", "eval's code")
@@ -121,7 +122,7 @@ def _of_sheets(base: Sheet, candidate: Sheet) -> Iterator[Difference]:
     prompts = [(case_id, base.cases[case_id].prompt, candidate.cases[case_id].prompt) for case_id in both]
     unlike = [case_id for case_id, before, after in prompts if None not in (before, after) and before != after]
     if unlike:
-        text = f"the prompts differ{where} for {len(unlike)} of {len(both)} cases (text or image), first for {_short(unlike[0])}"
+        text = f"the prompts differ{where} for {part_of(len(unlike), len(both), 'case')} (text or image), first for {_short(unlike[0])}"
         yield Difference("prompts", text, True)
     yield from _of_judging(base, candidate, where)
 
@@ -134,7 +135,9 @@ def _of_judging(base: Sheet, candidate: Sheet, where: str) -> Iterator[Differenc
     if unlike:
         case_id, before, after = unlike[0]
         shown = [f"{line.shown_reference} in the {side}" for line, side in ((before, "base"), (after, "candidate")) if line.shown_reference]
-        text = f"the references differ{where} for {len(unlike)} of {len(pairs)} cases, first for {_short(case_id)}: {', '.join(shown)}"
+        text = (
+            f"the references differ{where} for {part_of(len(unlike), len(pairs), 'case')}, first for {_short(case_id)}: {', '.join(shown)}"
+        )
         yield Difference("references", text.removesuffix(": "), True)
     code = code_change(base.code, candidate.code)
     if code:

@@ -18,6 +18,7 @@ import torch
 
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError
 from evalharness.api.options import ModelLoadConfig, VlmPreprocessOptions
+from evalharness.api.wording import plural
 from evalharness.backends.checkpoint_reading import (
     checkpoint_errors,
     checkpoint_source,
@@ -121,7 +122,7 @@ def _load_model(config: ModelLoadConfig, model_config: Any, is_vision: bool, dty
         model, info = auto_class.from_pretrained(**checkpoint_source(config.model_name_or_path), **arguments)
         if missing := sorted(info["missing_keys"]):
             raise CheckpointError(
-                f"{config.model_name_or_path} lacks {len(missing)} weights that its config asks for, such as {missing[0]}; "
+                f"{config.model_name_or_path} lacks {plural(len(missing), 'weight')} that its config asks for, such as {missing[0]}; "
                 "they would be random numbers. Is the checkpoint complete?"
             )
         if device is not None:

@@ -15,6 +15,7 @@ import torch
 from evalharness.api.errors import BackendError, CapabilityError, CheckpointError, MissingDependency
 from evalharness.api.installing import missing_package
 from evalharness.api.options import ModelLoadConfig
+from evalharness.api.wording import plural
 from evalharness.backends.base import WeightReport, describe_error
 from evalharness.backends.hf.batching import BatchSizes, release_memory
 from evalharness.backends.hf.shared_model import stamp_of
@@ -143,7 +144,9 @@ class HfAdapter:
         }
         wrong += [module for module, weight in modules.items() if abs(scalings.get(module, 0) - weight.scaling) > 1e-6 * weight.scaling]
         if wrong:
-            raise BackendError(f"peft did not take {len(wrong)} weights of adapter {adapter.path} as they are, such as {wrong[0]}")
+            raise BackendError(
+                f"peft did not take {plural(len(wrong), 'weight')} of adapter {adapter.path} as they are, such as {wrong[0]}"
+            )
 
     def _replace(self, model: Any, adapter: Adapter) -> None:
         from safetensors.torch import load_file

@@ -10,6 +10,7 @@ import click
 
 from evalharness.analysis.judge import BASELINE_FOLDER
 from evalharness.api.errors import DONE, NOT_PASSED, REFUSED, BaselineError, ComparisonError, EvalHarnessError
+from evalharness.api.wording import part_of
 from evalharness.cli.completion import RUN
 from evalharness.cli.framework import PATH, command, expand_run
 from evalharness.runs.run_file import LATEST
@@ -106,9 +107,9 @@ def bless(run: str, name: str, folder: Path, partial: bool) -> int:
     cases = [line for sheet in side.sheets.values() for line in sheet.cases.values()]
     num_judged = sum(line.was_judged for line in cases)
     if 2 * num_judged < len(cases) or not num_judged:
-        raise BaselineError(f"{run} cannot be blessed: only {num_judged} of {len(cases)} cases were judged; look into its report")
+        raise BaselineError(f"{run} cannot be blessed: only {part_of(num_judged, len(cases), 'case')} had a verdict; look into its report")
     write_baseline(side, path)
-    print(f"{path}: {num_judged} of {len(cases)} cases judged, {path.stat().st_size:,} bytes")
+    print(f"{path}: {part_of(num_judged, len(cases), 'case')} judged, {path.stat().st_size:,} bytes")
     return DONE
 
 

@@ -24,6 +24,7 @@ import click
 from evalharness.api.errors import BROKEN, DONE, ConfigError, MissingDependency, RecordError
 from evalharness.api.images import image_size, why_unusable
 from evalharness.api.installing import missing_package
+from evalharness.api.wording import plural
 from evalharness.cli.completion import RUN
 from evalharness.cli.framework import command, find_run
 from evalharness.report.flat_table import columns_of, flat_rows
@@ -94,7 +95,7 @@ def _table(run_dir: Path, kind: str, path: Path) -> int:
         count = write_parquet(run_dir, path) if kind == "parquet" else write_jsonl(run_dir, path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}; give a file in a folder that exists") from error
-    print(f"{path}: {count:,} samples, {path.stat().st_size:,} bytes")
+    print(f"{path}: {plural(count, 'sample')}, {path.stat().st_size:,} bytes")
     return DONE
 
 

@@ -19,6 +19,7 @@ import click
 
 from evalharness.analysis.eval_functions import EvalFunctions, aggregate_rows, table_entries, write_outputs
 from evalharness.api.errors import DONE, ConfigError, RecordError
+from evalharness.api.wording import plural
 from evalharness.cli.completion import RUN
 from evalharness.cli.framework import PATH, RUN_CODES, command, find_run
 from evalharness.config import RunConfig, resolve
@@ -210,7 +211,7 @@ def _read(path: Path, run: RunConfig, coordinates: str) -> tuple[Any, str, str, 
         raise RecordError(f"{path.name} holds summaries only; give the folder of the references with --data")
     rows = stage_a.score_summaries(path, run.data)
     problems = [
-        f"{count} photos of {mission} have a reference in {run.data} but no summary in {path.name}: no number counts them"
+        f"{plural(count, 'photo')} of {mission} with a reference in {run.data}, but without a summary in {path.name}: in no number"
         for mission, count in stage_a.unscored_photos(rows, run.data).items()
     ]
     return stage_a, "stage_a", "test_summary", rows, problems

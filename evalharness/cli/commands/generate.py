@@ -17,6 +17,7 @@ from evalharness.api.images import image_size
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat
+from evalharness.api.wording import plural
 from evalharness.cli.framework import PATH, command, own_stdout, project_root, resolve_options, run_options
 from evalharness.config import RunConfig
 from evalharness.config.options import ARGUMENTS, DECODING
@@ -124,8 +125,9 @@ def _check_overlay(overlay: Path | None, questions: Sequence[OneOff], run: RunCo
         return
     if len(questions) != 1 or len(questions[0].images) != 1 or run.num_samples > 1:
         raise ConfigError(
-            f"--overlay draws one answer about one image; got {len(questions)} requests, the first with {len(questions[0].images)} images, "
-            f"and {run.num_samples} samples of each"
+            f"--overlay draws one answer about one image; got {plural(len(questions), 'request')}, the first with "
+            f"{plural(len(questions[0].images), 'image')}, "
+            f"and {plural(run.num_samples, 'sample')} of each"
         )
     if overlay.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp") or not overlay.absolute().parent.is_dir():
         raise ConfigError(f"--overlay must be a .png, .jpg or .webp file in a folder that exists, got {overlay}")
@@ -183,7 +185,7 @@ def _draw(result: GenerationResult, picture: Path, overlay: Path, spec: EngineSp
         drawing.save(overlay)
     except OSError as error:
         raise ConfigError(f"--overlay {overlay} cannot be written: {error.strerror or error}") from error
-    return f"{overlay}: {num_objects} objects" + (f"; {problem}" if problem else "")
+    return f"{overlay}: {plural(num_objects, 'object')}" + (f"; {problem}" if problem else "")
 
 
 def _show(row: Mapping[str, Any], stream: TextIO, as_json: bool) -> None:

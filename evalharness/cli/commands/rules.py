@@ -15,6 +15,7 @@ import click
 from evalharness.api.cases import folder_name, one_test_per_case
 from evalharness.api.errors import BROKEN, DONE, ConfigError, ContractTypeError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.api.options import GenerationOptions
+from evalharness.api.wording import part_of
 from evalharness.cli.commands.generate import OF_RUNS
 from evalharness.cli.completion import ENGINE, RUN
 from evalharness.cli.framework import PATH, command, find_run, own_stdout, project_root, resolve_options, run_options
@@ -305,7 +306,8 @@ def _check_prompts(mission: str, tickets: Sequence[Ticket], rules: Mapping[str, 
     other = [key for key, chat in asked if not _was_asked(chat, known[key])]
     if gone or other:
         raise ConfigError(
-            f"{len(gone) + len(other)} of {len(known)} verdicts on {mission} were given on other summaries or rules than those in {data} "
+            f"{part_of(len(gone) + len(other), len(known), 'verdict')} on {mission} were given on other summaries or "
+            f"rules than those in {data} "
             f"(first: {sorted(gone)[0] if gone else other[0]}); give the run's own folder with --data, or judge these tickets first"
         )
 

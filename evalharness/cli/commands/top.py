@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from evalharness.api.errors import DONE, RecordError
+from evalharness.cli.completion import RUN
 from evalharness.cli.framework import command, find_run, report_folder
 from evalharness.runs.progress import PROGRESS, read_progress, seconds_since_written, state_without_end
 from evalharness.runs.run_file import read_run, run_state
@@ -22,7 +23,7 @@ _LOOK_EVERY_S = 2.0
     examples=["evalharness top", "evalharness top nightly --once", "evalharness top /shared/reports/nightly"],
     exit_codes={DONE: "the progress was shown, whatever it was"},
 )
-@click.argument("run", metavar="[RUN]", required=False)
+@click.argument("run", metavar="[RUN]", required=False, type=RUN)
 @click.option("--once", is_flag=True, help="Print it once (default: on a terminal, look again every two seconds until the run ends)")
 def top(run: str | None, once: bool) -> int:
     """Show how far a running run is: answers, tokens per second and time left, by engine and worker.

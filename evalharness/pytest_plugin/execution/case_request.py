@@ -30,6 +30,7 @@ from evalharness.api.requests import (
     VlmGenerationRequest,
 )
 from evalharness.api.scoring import ScoringRequest
+from evalharness.api.wording import plural
 
 MAX_STEPS = 1000
 """A generator that has asked so many steps without coming to its question never will."""
@@ -164,7 +165,10 @@ class CaseRequest:
         if not isinstance(each, (tuple, list)) or not all(isinstance(value, GenerationOptions) for value in each):
             return self._failure("error", f"{where} has the options {shown(options)}; {_STEP}")
         if len(each) != len(requests):
-            return self._failure("error", f"{where} has {len(requests)} requests but {len(each)} options; give one for all or one for each")
+            return self._failure(
+                "error",
+                f"{where} has {plural(len(requests), 'request')} but {plural(len(each), 'option')}; give one for all or one for each",
+            )
         try:
             decoded = tuple(self._options_of(number - 1, position, value) for position, value in enumerate(each))
             self._check({id(value): value for value in decoded}.values())
@@ -189,7 +193,7 @@ class CaseRequest:
         return GenerationFailure("error", f"{where}: {type(error).__name__}: {any_text(error)} (at {last_frame(error)})")
 
     def _after(self) -> str:
-        return f" after {len(self.steps)} {'step' if len(self.steps) == 1 else 'steps'}" if self.steps else ""
+        return f" after {plural(len(self.steps), 'step')}" if self.steps else ""
 
     def _failure(self, kind: Any, problem: str, error: Exception | None = None) -> GenerationFailure:
         closing = self.close()

@@ -16,6 +16,7 @@ from evalharness.api.images import image_sha256
 from evalharness.api.requests import GenerationFailure, GenerationResult, Request, TokenGenerationRequest
 from evalharness.api.scoring import ScoringRequest, chat_of
 from evalharness.api.tools import read_tools
+from evalharness.api.wording import plural
 from evalharness.pytest_plugin.eval_code import eval_code
 from evalharness.pytest_plugin.eval_module import EvalModule
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, Step
@@ -48,7 +49,7 @@ class JudgingChange(NamedTuple):
     def text(self) -> str:
         """The difference in one sentence."""
         num = len(self.case_ids)
-        return f"{num} case{'' if num == 1 else 's'}: {self.what}, {self.detail}"
+        return f"{plural(num, 'case')}: {self.what}, {self.detail}"
 
 
 def judging_changes(recorded: RecordedRun, module: EvalModule, root: Path) -> Iterator[JudgingChange]:

@@ -19,6 +19,7 @@ from typing import Any, cast
 from evalharness.api.checks import short_hash
 from evalharness.api.errors import ConfigError, RecordError, did_you_mean
 from evalharness.api.redaction import HIDDEN_VALUE
+from evalharness.api.wording import plural
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import OPTIONS
@@ -215,7 +216,7 @@ class Resumption:
             command = " ".join(map(str, self.recorded.run.get("command") or ()))
             in_order = [nodeid for nodeid in self.nodeids if nodeid in gone]
             raise self._refusal(
-                f"{len(gone)} of its {len(self.nodeids)} tests are not collected now: {_named(in_order)}",
+                f"{len(gone)} of its {plural(len(self.nodeids), 'test')} are not collected now: {_named(in_order)}",
                 f"give the paths and selections that it was started with: {command}",
             )
 
@@ -252,7 +253,7 @@ class Resumption:
     def announcement(self) -> str:
         """The line shown as the session begins."""
         num = self.recorded.num_generations
-        return f"resumes a run that has {num} generation{'' if num == 1 else 's'}: they are not made again"
+        return f"resumes a run that has {plural(num, 'generation')}: {'it is' if num == 1 else 'they are'} not made again"
 
 
 def _outranks(now: Setting, before: Setting) -> bool:

@@ -288,7 +288,7 @@ def _terminal_table(changes: Sequence[compare.MetricChange], num_paired: int, co
     if num_shown < len(_TERMINAL_HEADERS):
         yield from wrapped(f"left out for want of width: {', '.join(_TERMINAL_HEADERS[num_shown:])}; compare.md has them", columns)
     if len(changes) > TERMINAL_METRICS:
-        yield f"{len(changes) - TERMINAL_METRICS} more metrics in compare.csv"
+        yield f"{plural(len(changes) - TERMINAL_METRICS, 'more metric')} in compare.csv"
 
 
 def _terminal_line(change: compare.MetricChange, num_paired: int) -> list[str]:
@@ -313,7 +313,7 @@ def _terminal_slices(comparison: compare.Comparison, columns: int) -> Iterator[s
         title = f"{terminal_text(where, 80)}{' of ' + terminal_text(test, 80) if test else ''}"
         yield from wrapped(f"  {_word(verdict)} {title}: {', '.join(slices[verdict, where, test])}", columns)
     if len(slices) > TERMINAL_SLICES:
-        yield f"  {len(slices) - TERMINAL_SLICES} more slices in compare.md"
+        yield f"  {plural(len(slices) - TERMINAL_SLICES, 'more slice')} in compare.md"
 
 
 def _terminal_cases(comparison: compare.Comparison, columns: int) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -13,19 +13,20 @@ from evalharness.report.html.overview import Data, cases_link, in_groups, interv
 from evalharness.report.score_tables import tables_by_title
 from evalharness.report.tables import ProblemGroup, RunTables
 from evalharness.report.text import figure_text, number_text, one_line, plural, when_finite
-from evalharness.report.worst import Goal, deciding
+from evalharness.report.what_broke import NUM_WORST, not_judged, reason_groups, worst_rows
+from evalharness.report.worst import Goal, deciding, parts_of
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
-NUM_WORST = 3
 NUM_SLICES = 6
 NUM_LINES = 5
-NUM_PROBLEMS, NUM_TOP = 40, 4
+NUM_PROBLEMS = 40
+NUM_PART_LINKS = 4
 _LINE_DROP = 0.1
 """How far below the median of its table a line must lie to be named."""
 _FEW = 5
 """A slice of fewer cases is not called weak: by chance some are."""
 _LEAST_DROP = 0.05
-_ORDER = ("error", "invalid", "fail", "other", "miss", "skip")
+_EXTREMES = frozenset({"min", "max", "lowest", "highest", "worst"})
 _REST = {">=": "<", ">": "<=", "<=": ">", "<": ">="}
 """What a case's score must be to lack what a gate asks of the mean."""
 _RATES: Mapping[str, dict[str, str]] = {
@@ -38,26 +39,29 @@ _RATES: Mapping[str, dict[str, str]] = {
 """Filters for the cases that make each built-in rate what it is."""
 
 
-def failed_gates(tables: RunTables, goals: Mapping[tuple[str, str, str], Goal]) -> list[Data]:
+def failed_gates(tables: RunTables) -> list[Data]:
     """Return the gates that failed, by test and engine, the farthest from its limit first; each links to the cases that made it fail.
 
-    Gates without a number, such as those of a run that was interrupted, come last, once per reason.
+    Then those that failed without a number, and those that could not be judged, once per reason.
     """
     numbers: dict[tuple[str, str, str], list[Data]] = {}
     others: dict[str, list[GateVerdict]] = {}
+    idle: list[GateVerdict] = []
     for gate in entries_of(tables.run.get("gates")):
-        if gate_state(gate) != "failed":
-            continue
-        if ", needs " in text_of(gate.get("reason")) and when_finite(gate.get("value")) is not None:
-            numbers.setdefault(_place(gate), []).append(_failed(tables, gate, goals))
-        else:
+        state = gate_state(gate)
+        if state == "not judged":
+            idle.append(gate)
+        elif state == "failed" and ", needs " in text_of(gate.get("reason")) and when_finite(gate.get("value")) is not None:
+            numbers.setdefault(_place(gate), []).append(_failed(tables, gate))
+        elif state == "failed":
             others.setdefault(text_of(gate.get("reason")), []).append(gate)
     groups: list[Data] = [
         {"where": _where(tables, place), "size": _size(gates), "gates": sorted(gates, key=lambda gate: -gate["gap"])}
         for place, gates in numbers.items()
     ]
     groups.sort(key=lambda group: -max(gate["gap"] for gate in group["gates"]))
-    return groups + [_of_one_reason(tables, reason, gates) for reason, gates in others.items()]
+    groups += [_of_one_reason(tables, reason, gates) for reason, gates in others.items()]
+    return groups + [_of_one_reason(tables, f"not judged: {reason}", gates) for reason, gates in not_judged(idle).items()]
 
 
 def _place(gate: GateVerdict) -> tuple[str, str, str]:
@@ -74,44 +78,51 @@ def _size(gates: Sequence[Data]) -> str:
     return max((gate["size"] for gate in gates), key=len, default="")
 
 
-def _failed(tables: RunTables, gate: GateVerdict, goals: Mapping[tuple[str, str, str], Goal]) -> Data:
-    eval_name, test, engine = place = _place(gate)
+def _failed(tables: RunTables, gate: GateVerdict) -> Data:
+    place = _place(gate)
     metric, value, threshold = text_of(gate.get("metric")), float(gate.get("value") or 0.0), float(gate.get("threshold") or 0.0)
-    summary, n = None if gate.get("tag") else tables.scores.get((*place, metric)), gate.get("n")
-    lost = "" if summary or gate.get("tag") else _line_with(tables, place, value)
-    filters: dict[str, str] = {"eval": eval_name, "test": test, "engine": engine}
+    name, comparison, _ = parts_of(gate)
+    tag, n = text_of(gate.get("tag") or ""), gate.get("n")
+    summary = None if tag else tables.scores.get((*place, metric))
+    filters = dict(zip(("eval", "test", "engine"), place, strict=True))
     if metric in _RATES:
         filters |= _RATES[metric]
-    elif summary:
-        comparison = goals[eval_name, test, metric].comparison
-        filters |= {"score": f"{metric}{_REST[comparison]}{threshold:g}"} if comparison in _REST else {"sort": f"<{metric}"}
-    elif lost:
-        filters["q"] = lost
-    for worst in entries_of(gate.get("failed_slices"))[:1]:
-        filters |= {f"tag.{text_of(gate.get('tag'))}": text_of(worst.get("value")), "sort": "outcome"}
-        metric += f"[{text_of(gate.get('tag'))}={text_of(worst.get('value'))}]"
+    elif comparison in _REST and any(key[3] == metric for key in tables.scores):
+        filters["score"] = f"{metric}{_REST[comparison]}{threshold:g}"
+    if tag:
+        slices = [text_of(part.get("value")) for part in entries_of(gate.get("failed_slices"))[:NUM_PART_LINKS]]
+        parts = [(part or "(none)", cases_link(**filters, **{f"tag.{tag}": part})) for part in slices]
+    else:
+        lost = [] if summary else _lines_with(tables, place, metric, value)
+        parts = [(line or "(none)", cases_link(**filters, q=line)) for line in lost[:NUM_PART_LINKS]]
     return {
-        "metric": metric,
+        "metric": name,
         "interval": interval_text(summary, metric) if summary else "",
         "reason": one_line(text_of(gate.get("reason")), 300),
         "size": in_groups(plural(summary.n, "case"), summary) if summary else plural(n, "case") if isinstance(n, int) else "",
         "gap": abs(value - threshold) / (abs(threshold) or 1.0),
-        "lost": lost,
-        "link": cases_link(**filters),
+        "parts": parts,
+        "link": parts[0][1] if parts else cases_link(**filters),
     }
 
 
-def _line_with(tables: RunTables, place: tuple[str, str, str], value: float) -> str:
-    """Return the name of the only line of the test's tables that has an aggregate's value, such as the category that has the lowest F1."""
-    found = {
-        text_of(line.get(_name_column(lines)))
+def _lines_with(tables: RunTables, place: tuple[str, str, str], metric: str, value: float) -> list[str]:
+    """Return the lines of the test's tables whose value an extreme is: of `category_min_f1` the categories with the lowest F1."""
+    words = set(metric.casefold().split("_"))
+    named = [
+        (lines, _name_column(lines))
         for (eval_name, test, _), engines in tables_by_title(tables).items()
-        if (eval_name, test) == place[:2]
+        if (eval_name, test) == place[:2] and words & _EXTREMES
         for lines in [engines.get(place[2], [])]
+    ]
+    return [
+        text_of(line.get(name))
+        for lines, name in named
+        if name.casefold() in words
         for line in lines
-        if any(isinstance(cell, float) and math.isclose(cell, value, abs_tol=1e-9) for cell in line.values())
-    }
-    return found.pop() if len(found) == 1 else ""
+        for column, cell in line.items()
+        if words & set(column.casefold().split()) and isinstance(cell, (int, float)) and math.isclose(cell, value, abs_tol=1e-9)
+    ]
 
 
 def _name_column(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -127,7 +138,7 @@ def _of_one_reason(tables: RunTables, reason: str, gates: Sequence[GateVerdict])
     return {
         "where": _names(_where(tables, place) for place in places),
         "size": plural(len(gates), "gate") if len(gates) > 1 else "",
-        "gates": [{"metric": expressions, "interval": "", "reason": one_line(reason, 600), "lost": "", "link": link}],
+        "gates": [{"metric": expressions, "interval": "", "reason": one_line(reason, 600), "parts": [], "link": link}],
     }
 
 
@@ -137,15 +148,11 @@ def _names(names: Iterable[str]) -> str:
 
 
 def worst_cases(tables: RunTables, order: Sequence[int], goals: dict[tuple[str, str, str], Goal], pages: Mapping[str, range]) -> list[Data]:
-    """Return the three worst cases of a run that did not pass, each with a reason of its own where there are so many reasons.
+    """Return the worst cases of a run, as the terminal names them; of a run in which none was judged, those that could not be.
 
     `order` are the numbers of the rows, the worst first; `pages` says which rows each page has.
     """
-    failed = [row for row in order if tables.outcomes[row] not in ("pass", "skip")]
-    first: dict[int, int] = {}
-    for row in failed:
-        first.setdefault(tables.row_problems[row], row)
-    chosen = list(dict.fromkeys([*first.values(), *failed[:NUM_WORST]]))[:NUM_WORST]
+    chosen = worst_rows(tables) or [row for row in order if tables.outcomes[row] not in ("pass", "skip")][:NUM_WORST]
     scores: dict[int, list[str]] = {row: [] for row in chosen}
     decide = deciding(tables, goals)
     for row, metric, value in tables.row_scores:
@@ -181,16 +188,10 @@ def _group_of(tables: RunTables, number: int) -> ProblemGroup:
     return next(group for group in tables.problems.values() if group.number == number)
 
 
-def problem_lines(tables: RunTables) -> Iterator[Data]:
-    """Yield the reasons of what did not pass, the worst outcomes and the most frequent first."""
-    groups = sorted(tables.problems.values(), key=lambda group: (_ORDER.index(group.outcome), -group.count))
-    for group in groups[:NUM_PROBLEMS]:
-        yield {"of": group, "link": cases_link(problem=str(group.number))}
-
-
-def most_frequent(problems: Iterable[Data]) -> list[Data]:
-    """Return the reasons that the most cases have; why cases were skipped is none of a failure."""
-    return sorted((line for line in problems if line["of"].outcome != "skip"), key=lambda line: -line["of"].count)[:NUM_TOP]
+def problem_lines(tables: RunTables) -> list[Data]:
+    """Return the reasons of what did not pass, errors first, then the most frequent; last, why cases were skipped."""
+    skipped = [group for group in tables.problems.values() if group.outcome == "skip"]
+    return [{"of": group, "link": cases_link(problem=str(group.number))} for group in [*reason_groups(tables), *skipped][:NUM_PROBLEMS]]
 
 
 def weak_slices(tables: RunTables, goals: dict[tuple[str, str, str], Goal]) -> list[Data]:

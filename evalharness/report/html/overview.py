@@ -12,6 +12,7 @@ from evalharness.report.markdown import go_on_command
 from evalharness.report.score_tables import NUM_TAG_KEYS, NUM_TAG_LINES, tables_by_title, tests_of
 from evalharness.report.tables import COUNTS, FLAGS, OUTCOMES, RunTables, Summary
 from evalharness.report.text import cell_text, figure_text, plural, printable, when_finite
+from evalharness.report.what_broke import LEGEND
 from evalharness.report.worst import Goal
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
@@ -42,17 +43,9 @@ def outcome_counts(tables: RunTables) -> list[tuple[str, int]]:
     return [(name, count) for name in (*OUTCOMES, "other") if (count := tables.total(name))]
 
 
-_WORDS = {
-    "miss": "the answer failed its test; the gates decide",
-    "fail": "the answer failed a test that has no gate",
-    "invalid": "the case could not be run",
-    "error": "something other than the model failed",
-}
-
-
 def words(tables: RunTables) -> list[tuple[str, str]]:
     """Return what those outcomes of the run mean that do not speak for themselves."""
-    return [(name, meaning) for name, meaning in _WORDS.items() if tables.total(name)]
+    return [(name, meaning) for name, meaning in LEGEND.items() if name in OUTCOMES and tables.total(name)]
 
 
 def cases_link(**filters: str) -> str:

@@ -17,8 +17,9 @@ from evalharness.report.html.pictures import PictureFile
 from evalharness.report.html.run_before import RunBefore, run_before
 from evalharness.report.html.site import compare_command, compare_side
 from evalharness.report.markdown import SECRET, option_lines, rerun_command, run_facts
-from evalharness.report.tables import RunTables
+from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import duration_text, when_finite
+from evalharness.report.what_broke import LEGEND
 from evalharness.report.worst import goals, worst_first
 from evalharness.report.writing import report_file
 from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, items_of, mapping, text_of
@@ -117,13 +118,13 @@ def _context(tables: RunTables, order: Sequence[int], pages: Mapping[str, range]
         "facts": _headline_facts(tables),
         "outcomes": overview.outcome_counts(tables),
         "words": overview.words(tables),
+        "terms": [(COUNTS[name], LEGEND[name]) for name in ("malformed", "length_cap", "empty")],
         "cards": overview.score_cards(tables),
-        "failed_gates": broke.failed_gates(tables, aims),
+        "failed_gates": broke.failed_gates(tables),
         "worst": broke.worst_cases(tables, order, aims, pages),
         "remarks": findings(tables, capitals=True),
         "weak": [*broke.weak_lines(tables), *broke.weak_slices(tables, aims)],
-        "problems": (problems := list(broke.problem_lines(tables))),
-        "top_problems": broke.most_frequent(problems),
+        "problems": broke.problem_lines(tables),
         "breakdowns": overview.breakdowns(tables, aims),
         "given_tables": overview.given_tables(tables),
         "run_facts": list(run_facts(run)),

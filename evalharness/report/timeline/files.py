@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.analysis.comparison.timeline import Curve, Timeline, read_tracks, timeline_of
+from evalharness.api.wording import plural
 from evalharness.report.columns import fit
 from evalharness.report.csv import write_csv
 from evalharness.report.html.page import render
@@ -97,7 +98,9 @@ def timeline_lines(timelines: Sequence[Timeline], notes: Sequence[str], columns:
     for timeline in timelines:
         points = timeline.track.points
         ends = f"{point_name(timeline, 0)} to {point_name(timeline, len(points) - 1)}" if len(points) > 1 else point_name(timeline, 0)
-        yield from wrapped(f"{terminal_text(timeline.track.label, 80)}: {len(points)} checkpoints, {terminal_text(ends, 120)}", columns)
+        yield from wrapped(
+            f"{terminal_text(timeline.track.label, 80)}: {plural(len(points), 'checkpoint')}, {terminal_text(ends, 120)}", columns
+        )
         for point in points:
             if point.asked_otherwise:
                 yield from wrapped(f"! {terminal_text(f'{point.name} was asked differently: {point.asked_otherwise}', 300)}", columns)

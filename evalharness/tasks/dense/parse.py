@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evalharness.api.json_schema import AnswerDecoder
+from evalharness.api.wording import plural
 from evalharness.tasks.dense.objects import NORM1000, TYPES, DenseObject, GeometryType, Space
 from evalharness.tasks.shared import find_header, header_line, header_matches, header_problems, tokens
 from evalharness.tasks.stage_a.schema import DOMAINS, check_domain
@@ -195,7 +196,7 @@ class Dump:
 
     def __repr__(self) -> str:
         # Short: pytest shows it below every failed assertion about a dump.
-        return f"Dump({len(self.objects)} objects{', truncated' if self.truncated else ''})"
+        return f"Dump({plural(len(self.objects), 'object')}{', truncated' if self.truncated else ''})"
 
     @property
     def valid(self) -> bool:
@@ -291,7 +292,7 @@ def _read_object(value: Any, space: Space) -> DenseObject | str:
     if kind == "line" and isinstance(read, DenseObject):
         num_points = len(read.points) // 2
         if numbers_of([fields.get("line_points"), 0]) != [num_points, 0]:
-            return f"line_points says {str(fields.get('line_points'))[:20]}, the line has {num_points} points"
+            return f"line_points says {str(fields.get('line_points'))[:20]}, the line has {plural(num_points, 'point')}"
     return read
 
 
@@ -310,7 +311,7 @@ def object_of(kind: GeometryType, points: Any, desc: str, space: Space) -> Dense
         return f"{kind} must be numbers in pairs"
     num_points = len(numbers) // 2
     if num_points < MIN_POINTS[kind] or (kind == "bbox_2d" and num_points != 2):
-        return f"{kind} has {num_points} points"
+        return f"{kind} has {plural(num_points, 'point')}"
     on_grid, outside = space.to_grid(numbers)
     inverted = kind == "bbox_2d" and (numbers[0] > numbers[2] or numbers[1] > numbers[3])
     return DenseObject(kind, tuple(on_grid), desc, inverted, outside)

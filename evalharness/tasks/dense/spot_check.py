@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evalharness.api.errors import BackendError, ImageError
 from evalharness.api.images import load_image
 from evalharness.api.requests import GenerationResult
+from evalharness.api.wording import plural
 from evalharness.runs.schema import Row
 from evalharness.tasks.dense.objects import category_of, patches_of, space_of, to_pixels
 from evalharness.tasks.dense.parse import parse_dump
@@ -94,7 +95,7 @@ def _notes(row: Row) -> list[str]:
         "parse failed" if form and not form["readable"] else "",
         "answer cut off" if form.get("truncated") else "",
         "hit the token cap" if scores.get("cap_hit") else "",
-        f"{form['num_duplicates']} repeated objects left out" if form.get("num_duplicates") else "",
+        f"{plural(form['num_duplicates'], 'repeated object')} left out" if form.get("num_duplicates") else "",
         f"unusable objects left out: {'; '.join(form['dropped'][:3])}" if form.get("dropped") else "",
     ]
 

@@ -18,6 +18,7 @@ from evalharness.analysis.gates import was_judged
 from evalharness.api.cases import OutputTarget
 from evalharness.api.checks import check_instance, check_text, first_names
 from evalharness.api.errors import ConfigError, ContractTypeError, RecordError
+from evalharness.api.wording import plural
 from evalharness.checkpoints.info import natural_key
 from evalharness.runs.schema import Row
 from evalharness.tasks import DataWarning
@@ -243,7 +244,9 @@ def with_named_photos(groups: Sequence[Group], rows: Iterable[Mapping[str, Any]]
             images = [*completed[place].images, *(folder / name for name in missing)]
             completed[place] = replace(completed[place], images=tuple(sorted(images, key=natural_key)))
     if absent:
-        warnings.warn(DataWarning(f"{path}: {len(absent)} groups have no photos here: {first_names(absent, _NUM_NAMED)}"), stacklevel=3)
+        warnings.warn(
+            DataWarning(f"{path}: {plural(len(absent), 'group')} without photos here: {first_names(absent, _NUM_NAMED)}"), stacklevel=3
+        )
     return completed
 
 
@@ -251,7 +254,9 @@ def warn_of_missing_references(photos: Mapping[str, Sequence[str]], root: Path) 
     """Name the photos without a reference summary in a `DataWarning` per mission."""
     for mission, names in photos.items():
         path = reference_path(root, mission)
-        warnings.warn(DataWarning(f"{path}: no reference summary for {len(names)} photos: {first_names(names, _NUM_NAMED)}"), stacklevel=3)
+        warnings.warn(
+            DataWarning(f"{path}: no reference summary for {plural(len(names), 'photo')}: {first_names(names, _NUM_NAMED)}"), stacklevel=3
+        )
 
 
 def _names(group: Group) -> set[str]:

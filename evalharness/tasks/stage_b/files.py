@@ -28,6 +28,7 @@ from typing import Any
 from evalharness.api.cases import OutputTarget, one_test_per_case
 from evalharness.api.checks import read_regular
 from evalharness.api.errors import ConfigError, PromptTooLong, RecordError
+from evalharness.api.wording import plural
 from evalharness.runs.schema import Row
 from evalharness.tasks.shared import loads, write_json, write_lines, write_whole
 from evalharness.tasks.stage_a.data import LABELS, Label
@@ -82,7 +83,7 @@ def read_tickets(path: Path | str, mission: str) -> tuple[list[Ticket], dict[int
             bad[number] = ticket
     if not tickets:
         first = "".join(f"; line {number}: {problem}" for number, problem in [*bad.items()][:1])
-        raise RecordError(f"{path} holds no ticket: {len(bad)} rows, none of them usable{first}")
+        raise RecordError(f"{path} holds no ticket: {plural(len(bad), 'row')}, none usable{first}")
     return list(tickets.values()), bad
 
 

@@ -33,6 +33,7 @@ from evalharness.api.errors import BackendError, ConfigError, RecordError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.redaction import redactor
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome, TextGenerationRequest
+from evalharness.api.wording import part_of
 from evalharness.engine.engine import Engine
 from evalharness.runs.files import lock_within
 from evalharness.runs.run_file import utc_now
@@ -161,7 +162,7 @@ class SearchFolder:
                 else:
                     self._keep(keys[missing[number]], outcome, file)
         if failed:
-            raise BackendError(f"{len(failed)} of {len(missing)} requests failed: {failed[0]}; run the same command again to go on")
+            raise BackendError(f"{part_of(len(failed), len(missing), 'request')} failed: {failed[0]}; run the same command again to go on")
         return [self._answers[key] for key in keys]
 
     def _keep(self, key: str, outcome: Outcome, file: BinaryIO) -> None:

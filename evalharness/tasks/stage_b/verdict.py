@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from evalharness.api.errors import ContractValueError
+from evalharness.api.wording import plural
 from evalharness.tasks.shared import leftover_thinking
 from evalharness.tasks.stage_a.data import LABELS, Label
 from evalharness.tasks.stage_b.prompt import plain, simplify, third_states
@@ -125,7 +126,7 @@ def _refusal(lines: list[str]) -> Problem | None:
         if marked and not _starts(marked, "verdict"):
             return Problem("markdown", "markdown stands around the answer")
     if len(lines) != 2:
-        return Problem("lines", f"{len(lines)} lines instead of two")
+        return Problem("lines", f"{plural(len(lines), 'line')} instead of two")
     if _starts(lines[0], "reason") and _starts(lines[1], "verdict"):
         return Problem("order", "the two lines are swapped")
     for number, (line, word) in enumerate(zip(lines, ("verdict", "reason"), strict=True), start=1):

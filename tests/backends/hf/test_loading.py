@@ -115,7 +115,7 @@ def test_missing_weights_are_refused_not_drawn_at_random(hf_text_checkpoint, tmp
     weights = load_file(copy / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"lacks 1 weights that its config asks for, such as model.layers.1.mlp.up_proj.weight"):
+    with pytest.raises(CheckpointError, match=r"lacks 1 weight that its config asks for, such as model.layers.1.mlp.up_proj.weight"):
         load(copy)
 
 

@@ -105,7 +105,7 @@ class TestBless:
                 cases([1.0]),
                 "only part of an eval: 1 of 4 cases of stage_a; bless a whole run, or this one with --partial",
             ),
-            ({}, [row("a"), invalid("b"), invalid("c")], "only 1 of 3 cases were judged"),
+            ({}, [row("a"), invalid("b"), invalid("c")], "only 1 of 3 cases had a verdict"),
         ],
         ids=["interrupted", "both", "partial", "invalid"],
     )
@@ -116,7 +116,7 @@ class TestBless:
 
     def test_a_partial_run_is_blessed_on_request(self, tmp_path: Path, printed: Command) -> None:
         run = run_dir(tmp_path / "run", cases([1.0]), partial=PART)
-        assert "1 of 1 cases judged" in printed("bless", run, "x", "--to", tmp_path / "b", "--partial")
+        assert "1 of 1 case judged" in printed("bless", run, "x", "--to", tmp_path / "b", "--partial")
 
 
 class TestSummary:

@@ -128,7 +128,7 @@ sys.exit(main(["generate", "--backend", "fake", "--prompt", "x", "--json"]))"""
 class TestOverlay:
     def test_objects_are_drawn_on_the_photo(self, tmp_path: Path, capsys: pytest.CaptureFixture[str], photo: str) -> None:
         [row] = answers(capsys, "--model", script(tmp_path, {"text": DENSE}), "--prompt", "x", "--image", photo, "--overlay", "out.png")
-        assert row["overlay"] == "out.png: 1 objects"
+        assert row["overlay"] == "out.png: 1 object"
         with Image.open("out.png") as drawn:
             assert drawn.size == (640 + 10 + 420, 34 + 480)
             assert len(drawn.convert("RGB").getcolors(1 << 20) or []) > 10
@@ -149,7 +149,7 @@ class TestRefusals:
             pytest.param(["--prompt", "x", "--num-samples", "2", "--temperature", "0"], "same text every time", id="greedy-samples"),
             pytest.param(["--prompt", "x", "--temprature", "0"], "Did you mean '--temperature'?", id="option"),
             pytest.param(["--prompt", "x", "--device", "cpu"], "--device cpu is honoured by hf only", id="of-another-backend"),
-            pytest.param([*DRAWN, "out.png"], "one answer about one image; got 1 requests, the first with 0 images", id="drawn-no-image"),
+            pytest.param([*DRAWN, "out.png"], "one answer about one image; got 1 request, the first with 0 images", id="drawn-no-image"),
             pytest.param([*DRAWN, "out.txt", "--image", "photo.png"], "must be a .png, .jpg or .webp file", id="drawn-no-picture"),
             pytest.param([*DRAWN, "no/out.png", "--image", "photo.png"], "in a folder that exists", id="drawn-no-folder"),
         ],

@@ -92,7 +92,7 @@ def test_photos_without_summary_are_said(here: Path) -> None:
     (here / SUMMARIES.name).write_text("".join(rows[2:]), "utf-8")
     assert main(["rescore", SUMMARIES.name, "--data", str(DATA), "--run-id", "r"]) == 0
     (problem,) = facts(here / "reports" / "r")["problems"]
-    assert problem.endswith(f"but no summary in {SUMMARIES.name}: no number counts them")
+    assert problem.endswith(f"but without a summary in {SUMMARIES.name}: in no number")
 
 
 def test_references_come_from_the_settings_too_and_the_report_can_be_made_again(here: Path) -> None:

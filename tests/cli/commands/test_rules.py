@@ -182,7 +182,7 @@ def test_an_engine_that_fails_ends_the_search_with_what_it_answered_kept(project
     script = answers()
     project.script(*script[:-1], {**script[-1], "error": "the card is gone"})
     run = stage_b_run(project)
-    assert "1 of 1 requests failed: the card is gone; run the same command again to go on" in search(project, code=10)
+    assert "1 of 1 request failed: the card is gone; run the same command again to go on" in search(project, code=10)
     assert len(lines(run.run_dir / "rules" / "fake-answers" / MISSION / "reflection_cache" / "answers.jsonl")) == 2
 
 

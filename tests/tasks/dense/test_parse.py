@@ -102,9 +102,9 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "null": ({"bbox_2d": [1, None, 3, 4]}, "bbox_2d must be numbers in pairs"),
     "no number": ({"bbox_2d": [1, "_2", 3, 4]}, "bbox_2d must be numbers in pairs"),
     "six numbers": ({"bbox_2d": [1, 2, 3, 4, 5, 6]}, "bbox_2d has 3 points"),
-    "two numbers": ({"bbox_2d": [1, 2]}, "bbox_2d has 1 points"),
+    "two numbers": ({"bbox_2d": [1, 2]}, "bbox_2d has 1 point"),
     "three numbers": ({"bbox_2d": [1, 2, 3]}, "bbox_2d must be numbers in pairs"),
-    "point": ({"line_points": 1, "line": [[1, 2]]}, "line has 1 points"),
+    "point": ({"line_points": 1, "line": [[1, 2]]}, "line has 1 point"),
     **{
         f"line of {stated}": ({"line_points": stated, "line": [[1, 2], [3, 4]]}, f"line_points says {stated}, the line has 2 points")
         for stated in (3, None, "viele", 2.5)

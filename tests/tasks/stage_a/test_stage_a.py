@@ -204,8 +204,8 @@ def test_references_without_photos_and_photos_without_references_are_warnings(tm
     gone = row(["QC-DEMO-20300101-9_1.jpg"], "无关图片", group_id="QC-DEMO-20300101-9")
     references(tmp_path, RRU, row([f"{ID}_1.jpg"], "无关图片"), gone)
     with (
-        pytest.warns(DataWarning, match="1 groups have no photos here: QC-DEMO-20300101-9::fail"),
-        pytest.warns(DataWarning, match=r"_stage_a\.jsonl: no reference summary for 1 photos: .*_2\.jpg"),
+        pytest.warns(DataWarning, match="1 group without photos here: QC-DEMO-20300101-9::fail"),
+        pytest.warns(DataWarning, match=r"_stage_a\.jsonl: no reference summary for 1 photo: .*_2\.jpg"),
     ):
         assert [case.reference is None for case in stage_a.load_cases(tmp_path)] == [False, True]
 

@@ -138,7 +138,7 @@ def test_without_references_only_the_chain_is_judged(tmp_path: Path) -> None:
 def test_a_broken_photo_makes_an_order_invalid_and_without_rules_nothing_is_asked(tmp_path: Path) -> None:
     one_photo(tmp_path)
     (tmp_path / RRU / "审核通过" / "g" / "2.jpg").write_bytes(b"no photo")
-    with pytest.warns(UserWarning, match="no reference summary for 1 photos"):
+    with pytest.warns(UserWarning, match="no reference summary for 1 photo"):
         (case,) = stage_b_chain.load_cases(tmp_path)
     assert "2.jpg" in (case.invalid or "")
     (tmp_path / "guidance.json").unlink()

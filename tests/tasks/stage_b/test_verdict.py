@@ -44,7 +44,7 @@ def test_traditional_characters_need_no_package(monkeypatch: pytest.MonkeyPatch)
 
 REFUSED = {
     "third line": (f"{EXAMPLE}\n以上", "lines", "3 lines instead of two"),
-    "one line": ("Verdict: 通过 Reason: x", "lines", "1 lines instead of two"),
+    "one line": ("Verdict: 通过 Reason: x", "lines", "1 line instead of two"),
     "swapped": (f"Reason: {REASON}\nVerdict: 通过", "order", "the two lines are swapped"),
     "bold": (f"**Verdict:** 通过\n**Reason:** {REASON}", "markdown", "markdown stands around the answer"),
     "bold word": (f"Verdict: **通过**\nReason: {REASON}", "markdown", "must be 通过 or 不通过, got '**通过**'"),

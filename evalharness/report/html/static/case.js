@@ -1,6 +1,7 @@
 // One case: how it ended, where else it was asked, its picture or conversation beside answer and reference, and everything behind.
 
 const MOST_CHARS = 60000;
+const MOST_PROBLEM = 300, MOST_FAILING = 6;
 const NUM_SCORES = 3; // of a case whose scores are all as they should be
 
 const generationsOf = (row) => (row.generations?.length ? row.generations : [row.generation]).filter(Boolean);
@@ -30,15 +31,15 @@ function showCase(row, data, at, total) {
   article.replaceChildren(...[
     el("div", { class: "case-top" },
       el("div", {},
-        el("h3", { class: "title", id: "case-title" }, visible(data.case_id ?? "")),
+        el("h2", { class: "title", id: "case-title" }, visible(data.case_id ?? "")),
         el("ul", { class: "chips" }, chipsOf(data).map((one) => el("li", {}, one)))),
       el("div", { class: "steps" },
         el("button", { type: "button", class: "back", on: { click: leaveCase } }, "List"),
         go(-1, "←", "previous (k)"), go(1, "→", "next (j)"))),
     elsewhere(row, data),
-    data.problem ? el("pre", { class: "problem text" }, longText(data.problem)) : null,
+    data.problem ? el("pre", { class: "problem text" }, longText(data.problem, MOST_PROBLEM)) : null,
     scoresOf(data),
-    el("div", { class: `case-main${isText ? " is-text" : pictures ? "" : " is-one"}` }, pictures ?? (isText ? el("div", {}, el("h4", {}, "Conversation"), conversation) : null), el("div", { class: "answers" }, objectsOf(data), answers)),
+    el("div", { class: `case-main${isText ? " is-text" : pictures ? "" : " is-one"}` }, pictures ?? (isText ? el("div", {}, el("h3", {}, "Conversation"), conversation) : null), el("div", { class: "answers" }, objectsOf(data), answers)),
     ...(conversation && !isText ? [el("details", {}, el("summary", {}, "Conversation"), conversation)] : []),
     ...detailsOf(data),
     ...factsOf(data),
@@ -111,7 +112,7 @@ function scoresOf(data) {
     return el("li", { class: place === 0 ? "is-fail" : place === 1 ? "is-miss" : "" }, place === 0 ? el("span", { "aria-hidden": "true" }, "✗ ") : null,
       el("span", { class: "name" }, visible(oneLine(name, 60))), " ", el("b", {}, scoreText(name, value)), place === 0 ? ` needs ${SIGNS[comparison] ?? comparison} ${limit}` : null);
   };
-  const most = scores.filter(([place]) => place < 2).length || NUM_SCORES;
+  const most = Math.min(scores.filter(([place]) => place < 2).length, MOST_FAILING) || NUM_SCORES;
   const rest = scores.slice(most);
   return el("div", { class: "strip" }, el("ul", { "aria-label": "Scores" }, scores.slice(0, most).map(item)),
     rest.length ? el("details", {}, el("summary", { class: "small" }, `${rest.length} more ${rest.length === 1 ? "score" : "scores"}`), el("ul", {}, rest.map(item))) : null);
@@ -124,7 +125,7 @@ const scoreText = (name, value) => Number.isInteger(value) && (name.startsWith("
 
 function answersOf(data) {
   const made = generationsOf(data);
-  return made.map((generation, place) => el("div", { class: "generation" }, el("h4", {}, made.length > 1 ? `Answer ${place + 1} of ${made.length}` : "Answer"),
+  return made.map((generation, place) => el("div", { class: "generation" }, el("h3", {}, made.length > 1 ? `Answer ${place + 1} of ${made.length}` : "Answer"),
     answerBody(data, generation, made.length), ...sourcesOf(generation)));
 }
 
@@ -185,7 +186,7 @@ function factsOf(data) {
     ["started", data.started_at], ["weights", generationsOf(data)[0]?.weight_version], ["prompt SHA-256", data.prompt_sha256]];
   const options = JSON.stringify(data.options ?? {}, null, 2);
   return [
-    el("h4", {}, "Run this case again"),
+    el("h3", {}, "Run this case again"),
     el("div", { class: "command" }, el("code", { id: "case-command" }, visible(commandOf(data))), el("button", { type: "button", "data-copy": commandOf(data) }, "Copy")),
     el("details", {}, el("summary", {}, "Facts"),
       el("dl", { class: "pairs" }, pairs.filter(([, value]) => value).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, visible(String(value)))]), el("dt", {}, "options"), el("dd", {}, el("pre", { class: "text" }, visible(options))))),

@@ -149,5 +149,5 @@ function objectsOf(data) {
     lines.push(row);
   }
   const table = el("table", { class: "objects" }, el("thead", {}, el("tr", {}, ["found", "reference", "prediction"].map((text) => el("th", { scope: "col" }, text)), el("th", { scope: "col", class: "num" }, "IoU"))), el("tbody", {}, lines));
-  return [el("h4", {}, "Objects"), el("div", { class: "scroll" }, table)];
+  return [el("h3", {}, "Objects"), el("div", { class: "scroll" }, table)];
 }

@@ -319,7 +319,8 @@ function readHash() {
   if (hash.startsWith("case=")) return openAnchor(hash);
   if (hash === "cases" || hash.startsWith("cases?")) {
     const given = new URLSearchParams(hash.slice(6));
-    state.sort = given.get("sort") ?? "worst";
+    const sort = given.get("sort") ?? "";
+    state.sort = /^[<>]|^(run|case)$/.test(sort) ? sort : "worst";
     given.delete("sort");
     state.filters = Object.fromEntries([...given].filter(([name, value]) => value && (name === "q" || matcher(name))));
     document.body.classList.remove("in-case");

@@ -8,18 +8,22 @@ const TURNS = [
   /<start_of_turn>(\w+)\n([^]*?)(?:<end_of_turn>|(?=<start_of_turn>)|$)/g,
   new RegExp(`<\\|(${ROLE})\\|>\\n?([^]*?)(?:<\\|end\\|>|<\\|endoftext\\|>|</s>|(?=<\\|(?:${ROLE})\\|>)|$)`, "g"),
 ];
-const INSTRUCTIONS = /\[INST\]([^]*?)\[\/INST\]([^]*?)(?:<\/s>|(?=\[INST\])|$)/g;
 const IMAGES = /<\|vision_start\|>(?:<\|(?:image|video)_pad\|>)*<\|vision_end\|>|(?:<\|image_pad\|>|<image>|\[IMG\]|<image_soft_token>)+/g;
 const LONG_TURN = 1200, LONG_ANSWER = 400; // an answer stands beside its reference whole
+
+const isStart = ([role, text]) => /^(assistant|model)$/.test(role) && !text.replace(/<\/?think>/g, "").trim();
 
 /** Return the turns [role, text] of a rendered prompt; a prompt in no known form is one turn. */
 function turnsOf(prompt) {
   for (const form of TURNS) {
-    const turns = [...prompt.matchAll(form)].map(([, role, text]) => [role, text]);
-    if (turns.length) return turns.filter(([role, text], place) => place < turns.length - 1 || !/^(assistant|model)$/.test(role) || text.replace(/<\/?think>/g, "").trim()).map(roleOf);
+    const found = [...prompt.matchAll(form)];
+    const turns = found.map(([, role, text]) => [role, text]);
+    const before = prompt.slice(0, found[0]?.index).replace(/^\s*(<s>|<bos>|<\|begin_of_text\|>)/, "");
+    if (turns.length) return [["prompt", before], ...turns.slice(0, -1), ...turns.slice(-1).filter((turn) => !isStart(turn))].filter(([, text]) => text.trim()).map(roleOf);
   }
-  const asked = [...prompt.matchAll(INSTRUCTIONS)].flatMap(([, user, said]) => [["user", user], ["assistant", said]]);
-  return asked.length ? asked.filter(([, text]) => text.trim()).map(roleOf) : [["prompt", prompt]];
+  const [before, ...asked] = prompt.split("[INST]");
+  const turns = asked.flatMap((part) => part.split("[/INST]").map((text, place) => [place ? "assistant" : "user", text.replace("</s>", "")]));
+  return [["prompt", before.replace("<s>", "")], ...turns].filter(([, text]) => text.trim()).map(roleOf);
 }
 
 /** Some templates give a tool's result as what the user said. */
@@ -73,7 +77,7 @@ function conversationOf(data) {
   const nodes = [];
   let said = [];
   const ask = (made) => {
-    const turns = turnsOf(made?.prompt_text ?? "").filter(([, text]) => text);
+    const turns = turnsOf(made?.prompt_text ?? "");
     let known = 0;
     while (known < turns.length && turns[known][1] === said[known]?.[1]) known += 1;
     nodes.push(...turns.slice(known).map(([role, text]) => bubble(role, text)));
@@ -81,7 +85,7 @@ function conversationOf(data) {
   };
   (Array.isArray(data.steps) ? data.steps : []).forEach((step, place) => {
     const before = said;
-    step.forEach((made, request) => {
+    [step].flat().forEach((made, request) => {
       nodes.push(el("p", { class: "step small muted" }, `Step ${place + 1}${step.length > 1 ? `, request ${request + 1} of ${step.length}` : ""}`));
       said = before;
       said = [...ask(made), ["assistant", made?.text?.trim() ?? ""]];
