@@ -332,5 +332,8 @@ document.addEventListener("keydown", (event) => {
   }
 });
 if (!TRACKS.some(({ byStep }) => byStep)) $("#spacing").parentElement.hidden = true;
-showTrack()?.then(openAddressed);
+showTrack()?.then(() => {
+  document.getElementById(location.hash.slice(1))?.scrollIntoView(); // charts and cases have moved what the address names
+  return openAddressed();
+});
 addEventListener("hashchange", openAddressed);
