@@ -169,6 +169,13 @@ def write_index(report_dir: Path) -> Path | None:
     return path
 
 
+def renew_index(folder: Path) -> None:
+    """Write the index anew that lists a folder of pages, or lies in it, where there is one: the folder has new pages."""
+    for report_dir in (folder, folder.absolute().parent):
+        if (report_dir / INDEX).is_file():
+            write_index(report_dir)
+
+
 @contextmanager
 def _locked(report_dir: Path) -> Iterator[None]:
     """Hold the folder's lock; `BlockingIOError` where others hold it for too long. On a file system without locks, go ahead."""
