@@ -11,6 +11,7 @@ GUESSES: tuple[tuple[str, str, str], ...] = (
     ("resume continue retry", "an unfinished run is continued with pytest", "pytest evals --resume RUN"),
     ("ls runs history log logs status index", "the runs are listed by `list`", "evalharness list"),
     ("view browse html page serve server ui web dashboard", "reports are files for the browser: nothing is served", "evalharness open"),
+    ("monitor progress tail ps", "how far a running run is, `top` shows", "evalharness top"),
     ("case cases inspect sample samples", "a case is shown by `show`", "evalharness show RUN CASE"),
     ("diff vs", "runs are compared by `compare`", "evalharness compare latest~1 latest"),
     ("baseline approve accept", "a run becomes a baseline by `bless`", "evalharness bless RUN NAME"),

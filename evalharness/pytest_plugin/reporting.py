@@ -33,6 +33,8 @@ from evalharness.pytest_plugin.last_screen import EqualFailures, darken_last_lin
 from evalharness.pytest_plugin.options import asked_on_command_line
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
 from evalharness.report.text import plural, terminal_text
+from evalharness.runs.partial import part_texts
+from evalharness.runs.run_file import read_run
 from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import Row, RunFile
 
@@ -65,7 +67,11 @@ def announce(state: EvalSession) -> str:
     problem = baseline["problem"] or (None if Path(path).exists() else why_absent(Path(path)))
     if state.has_idle_baseline:
         return f"{line}\nevalharness: --baseline changes nothing: no test of this run has the gate no_regression"
-    return f"{line}\nevalharness: baseline {baseline['path'] if problem is None else f'cannot be used, gates on it will fail: {problem}'}"
+    if problem is not None:
+        return f"{line}\nevalharness: baseline cannot be used, gates on it will fail: {problem}"
+    parts = part_texts(read_run(Path(path))).values() if Path(path).is_dir() else ()
+    of_part = f", which holds only part of an eval: {'; '.join(parts)}" if parts else ""
+    return f"{line}\nevalharness: baseline {path}{of_part}"
 
 
 class EndSignals:

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.eval(cases=cases, request=ask)
 def test_s(case, generation):
     assert case.id != "c1" or os.path.exists("fixed")
 
+@pytest.mark.gate("no_regression")
 @pytest.mark.parametrize("word", ["a", "b"])
 def test_t(case, generation, word): pass
 """)
@@ -51,6 +52,8 @@ def test_after_lf_latest_is_still_the_whole_run_for_baselines(project: Project) 
     (project.root / "fixed").touch()
     later = project.run_inline("--run-id", "later", "--baseline", "latest")
     assert later.facts["baseline"]["path"] == str(project.root / "reports" / "whole")
+    named = project.run_inline("--run-id", "named", "--baseline", "reports/again").output
+    assert "reports/again, which holds only part of an eval: 1 of 4 cases of a\n" in named
 
 
 @pytest.mark.slow
