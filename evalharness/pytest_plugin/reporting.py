@@ -162,6 +162,7 @@ class Reporting:
         self.progress: Progress | None = None
         self.run: RunFile | None = None
         self.problem: str | None = None
+        self._said: set[str] = set()
         self.interrupted: str | None = None
         self.signals = EndSignals(self._answer_interruption)
         self.summary = ""
@@ -195,6 +196,9 @@ class Reporting:
             if report.when == "???":  # xdist's report of a test whose worker died
                 self.crashes[report.nodeid] = shorten(str(report.longrepr))
             return
+        if facts["notice"] and facts["notice"] not in self._said:  # each worker has a first case
+            self._said.add(facts["notice"])
+            self._say(f"evalharness: {terminal_text(facts['notice'], 400)}")
         outcome = facts["outcome"]
         is_expected = hasattr(report, "wasxfail")
         if outcome == "miss" and not is_expected:
@@ -252,8 +256,13 @@ class Reporting:
             return
         num_workers = self._state.context.num_workers
         what = f"stopping {plural(num_workers, 'worker')}" if num_workers else "stopping the engine"
-        line = f"evalharness: interrupted; {what} and writing the report (Ctrl-C again to stop now)"
-        if self.progress is None or not self.progress.say(line):
+        self._say(f"evalharness: interrupted; {what} and writing the report (Ctrl-C again to stop now)")
+
+    def _say(self, line: str) -> None:
+        """Write a line of its own while tests run."""
+        reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        if (self.progress is None or not self.progress.say(line)) and reporter is not None:
+            reporter.ensure_newline()
             reporter.write_line(line)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
