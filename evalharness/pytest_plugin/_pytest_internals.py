@@ -167,7 +167,8 @@ def failing_line(representation: object) -> str | None:
         return None
     entry = representation.reprtraceback.reprentries[-1]
     place = getattr(entry, "reprfileloc", None)
-    errors = [line for line in entry.lines if line.startswith("E ")]
+    crash = representation.reprcrash
+    errors = [f"E   {line}" for line in (crash.message if crash is not None else "").splitlines()]
     failing = [line.removeprefix(">").strip() for line in entry.lines if line.startswith(">")][-1:]
     where = [] if place is None else [f"{place.path}:{place.lineno}: {failing[0] if failing else place.message}"]
     return "\n".join([*where, *errors[:_NUM_ERROR_LINES]])

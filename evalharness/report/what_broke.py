@@ -81,7 +81,7 @@ def _grouped(tables: RunTables, gates: Sequence[GateVerdict]) -> Iterator[str]:
         yield terminal_text(f"{'GATE' if len(of_place) == 1 else 'GATES'} FAILED: {place}: {'; '.join(texts)}", 600)
     left = [gate for of_place in islice(places.values(), NUM_GATE_LINES, None) for gate in of_place]
     if left:
-        yield f"{plural(len(left), 'more gate')} FAILED, on {plural(len(places) - NUM_GATE_LINES, 'more test and engine')}: see report.md"
+        yield f"{plural(len(left), 'more gate')} FAILED: see report.md"
 
 
 def not_judged(gates: Iterable[GateVerdict]) -> dict[str, list[GateVerdict]]:
@@ -118,7 +118,8 @@ def _interval(tables: RunTables, gate: GateVerdict) -> str:
 
 
 def _of_pass_rate(tables: RunTables, place: tuple[str, ...]) -> tuple[float, float]:
-    codes = tuple(names.of(name) for names, name in zip((tables.evals, tables.tests, tables.engines), place, strict=True))
+    known = tables.evals.names, tables.tests.names, tables.engines.names
+    codes = tuple(names.index(name) if name in names else -1 for names, name in zip(known, place, strict=True))
     judged = [
         (float(outcome == "pass"), group)
         for key, outcome, group in zip(tables.row_keys, tables.outcomes, tables.groups, strict=True)
@@ -176,6 +177,8 @@ def worst_lines(tables: RunTables) -> Iterator[str]:
     """Yield the commands that show the worst cases."""
     run = terminal_text(text_of(tables.run.get("run_id")) or tables.run_dir.name, 120)
     run = run if tables.run_dir.parent.name == "reports" else str(tables.run_dir)
-    for number, row in enumerate(worst_rows(tables)):
+    rows = worst_rows(tables)
+    title = "worst case: " if len(rows) == 1 else "worst cases: "
+    for number, row in enumerate(rows):
         command = shlex.join(["evalharness", "show", run, tables.case_ids[row]])
-        yield f"{'worst cases:' if number == 0 else '            '} {terminal_text(command, 300)}"
+        yield f"{title if number == 0 else ' ' * len(title)}{terminal_text(command, 300)}"

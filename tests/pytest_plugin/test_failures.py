@@ -40,7 +40,7 @@ _SAID = {
 @pytest.mark.parametrize("gated", [True, False], ids=["gated", "no gate"])
 def test_a_failed_assertion_says_its_message_or_its_comparison_and_nothing_more(project: Project, gated: bool) -> None:
     modules = {
-        f"test_{number:02}": MARK + _TEST.format(body=body, gate="@pytest.mark.gate('x >= 0')" if gated else "")
+        f"test_{number:02}": MARK + _TEST.format(body=body, gate="@pytest.mark.gate('pass_rate >= 0')" if gated else "")
         for number, body in enumerate(_SAID)
     }
     run = project.write(**modules).run("-k", "c0", "--junitxml=j.xml")

@@ -30,7 +30,7 @@ class TestGates:
             (1.5, False, "1.500, needs ≥ 2"),
             (0.75, True, ""),
         ]
-        assert "GATE FAILED: x >= 2 (a::test_s on fake:echo): 1.500, needs ≥ 2" in run.output
+        assert "GATE FAILED: x >= 2 (a::test_s on fake:echo): 1.500 [1.000 … 2.000], needs ≥ 2" in run.output
 
     def test_misses_do_not_fail_a_run_whose_gates_pass(self, project: Project) -> None:
         rates = ("pass_rate >= 0.7", "error_rate == 0", "length_rate <= 0", "empty_rate < .1", "invalid_rate <= 1e-9")

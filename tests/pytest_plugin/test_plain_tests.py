@@ -196,7 +196,7 @@ def test_a_run_id_that_is_taken_is_refused(project: Project, tmp_path: Path) -> 
     project.write(test_a=HEADER + "def test_s(request): ask(request.getfixturevalue('engine'), 'x')\n")
     project.run_inline("--run-id", "one")
     before = (project.root / "reports/one/samples.jsonl").read_bytes()
-    assert "run 'one' exists already" in project.run_inline("--run-id", "one").output
+    assert "run 'one' already exists" in project.run_inline("--run-id", "one").output
     assert (project.root / "reports/one/samples.jsonl").read_bytes() == before
 
 

@@ -92,7 +92,7 @@ def test_without_rows_the_evals_are_skipped_with_the_reason(project: Project) ->
     (project.root / "choices.jsonl").unlink()
     found = run(project)
     assert {row["eval"] for row in found.rows} == {"perplexity"}
-    assert found.summary().startswith("2 passed, 1 skipped")
+    assert "2 passed, 1 skipped" in found.summary()
     assert "this eval is optional, and has no data" in run(project, "-rs").output
 
 

@@ -46,7 +46,7 @@ def test_scores_gates_remarks_and_verdict_in_few_lines(tmp_path: Path) -> None:
         "  mean",
         "! stage_a has only 5 cases: scores may differ by chance alone",
         "FAILED: the gate failed; 1 sample could not be run",
-        f"worst cases: evalharness show {tmp_path} z",
+        f"worst case: evalharness show {tmp_path} z",
     ]
 
 
