@@ -161,7 +161,7 @@ class RunningTests:
             _let_pass(item, record, report, call)
         if report.failed and raised is not None:
             change_crash_message(report.longrepr, message_of(raised))
-            report.evalharness_reason = normalised(message_of(raised), (record.case.id, record.case.group))  # type: ignore[attr-defined]
+            report.evalharness_reason = [message_of(raised), record.case.id, record.case.group]  # type: ignore[attr-defined]
         make_safe(report)
         if is_subtest:
             return report
@@ -216,7 +216,8 @@ def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, no
     if record.outcome not in ("pass", "skip"):
         # Of the item, not of this report: the JUnit file takes those of the teardown.
         item.user_properties += [("outcome", record.outcome), ("problem", record.problem or "")]
-        item.user_properties.append(("reason", normalised(record.problem or "", (record.case.id, record.case.group))))
+        if item.config.getoption("xmlpath", None):
+            item.user_properties.append(("reason", normalised(record.problem or "", (record.case.id, record.case.group))))
 
 
 def _location(error: BaseException, item: pytest.Function) -> str:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evalharness.analysis.judge import why_absent
-from evalharness.analysis.reasons import normalised
 from evalharness.api.checks import any_text
 from evalharness.api.errors import BROKEN, RecordError
 from evalharness.api.garbage import collector
@@ -196,7 +195,7 @@ class Reporting:
         if facts is None:
             if report.when == "???":  # xdist's report of a test whose worker died
                 self.crashes[report.nodeid] = problem = shorten(str(report.longrepr))
-                report.evalharness_reason = normalised(problem)  # of an engine that kills workers, all its tests have one
+                report.evalharness_reason = [problem]  # of an engine that kills workers, all its tests have one
             return
         if facts["notice"] and facts["notice"] not in self._said:  # each worker has a first case
             self._said.add(facts["notice"])

@@ -181,7 +181,7 @@ def test_a_rescored_run_says_so_and_can_be_scored_again(project: Project) -> Non
     rescored = again(project, live)
     assert rescored.facts["rescored"]["run_id"] == "live"
     assert rescored.facts["rescored"]["changes"] == []
-    assert "rescored: the generations are those of run live of 20" in (rescored.run_dir / "report.md").read_text("utf-8")
+    assert "rescored from run live of 20" in (rescored.run_dir / "report.md").read_text("utf-8")
     assert "rescored" in rescored.output
     code, output = project.evalharness("rescore", str(rescored.run_dir), "--run-id", "third", "--report-dir", "elsewhere")
     assert code == 0, output
