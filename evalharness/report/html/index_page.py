@@ -204,7 +204,9 @@ def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
         "engine_list": json.dumps(entry["checkpoints"]),
         "started": entry["started_at"][:16].replace("T", " "),
         "duration": "" if entry["duration_s"] is None else duration_text(entry["duration_s"]),
-        "state_text": _STATES.get(entry["state"], entry["state"]),
+        "state_text": "part of an eval"
+        if entry["state"] == "finished" and entry["partial"]
+        else _STATES.get(entry["state"], entry["state"]),
         "progress": "",
         **(_progress(report_dir / entry["name"]) if entry["state"] == "running" else {}),
         "evals": [name if count is None else f"{name} ({count:,})" for name, count in entry["evals"]],
