@@ -404,7 +404,8 @@ def _start(config: pytest.Config, state: EvalSession) -> None:
 
     config.stash[REPORTING].signals.take()
     start_run(state)
-    config.stash[REPORTING].progress = progress_of(config, state)
+    config.stash[REPORTING].progress = progress = progress_of(config, state)
+    progress.start()
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
