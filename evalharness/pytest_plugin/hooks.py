@@ -20,6 +20,7 @@ from evalharness.api.garbage import collector
 from evalharness.api.options import GenerationOptions
 from evalharness.api.redaction import redactor, remember_options, remember_values
 from evalharness.api.requests import Outcome
+from evalharness.checkpoints.file_hashes import told_of_reading
 from evalharness.config import RunConfig
 from evalharness.pytest_plugin._pytest_internals import change_crash_message, check_expressions
 from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
@@ -270,6 +271,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Controller(config), "evalharness-xdist")
     if given is None and new_session is None and asked_on_command_line(config):
         refuse_misplaced_rootdir(config)
+        listening = told_of_reading.set(lambda text: print(f"evalharness: {text}", file=sys.stderr, flush=True))
         try:
             state.registry.engines  # noqa: B018  # a wrong checkpoint or option is a usage error before anything is collected
             if not runs_nothing(config):
@@ -279,6 +281,8 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(redactor().text(str(error))) from error
         except OSError as error:
             raise cannot_begin(error) from error
+        finally:
+            told_of_reading.reset(listening)
 
 
 def _check_baseline(context: RunContext) -> None:
@@ -400,7 +404,8 @@ def _start(config: pytest.Config, state: EvalSession) -> None:
 
     config.stash[REPORTING].signals.take()
     start_run(state)
-    config.stash[REPORTING].progress = progress_of(config, state)
+    config.stash[REPORTING].progress = progress = progress_of(config, state)
+    progress.start()
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
