@@ -169,6 +169,13 @@ def write_index(report_dir: Path) -> Path | None:
     return path
 
 
+def renew_index(folder: Path) -> None:
+    """Write the index anew that lists a folder of pages, or lies in it, where there is one: the folder has new pages."""
+    for report_dir in (folder, folder.absolute().parent):
+        if (report_dir / INDEX).is_file():
+            write_index(report_dir)
+
+
 @contextmanager
 def _locked(report_dir: Path) -> Iterator[None]:
     """Hold the folder's lock; `BlockingIOError` where others hold it for too long. On a file system without locks, go ahead."""
@@ -197,7 +204,9 @@ def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
         "engine_list": json.dumps(entry["checkpoints"]),
         "started": entry["started_at"][:16].replace("T", " "),
         "duration": "" if entry["duration_s"] is None else duration_text(entry["duration_s"]),
-        "state_text": _STATES.get(entry["state"], entry["state"]),
+        "state_text": "part of an eval"
+        if entry["state"] == "finished" and entry["partial"]
+        else _STATES.get(entry["state"], entry["state"]),
         "progress": "",
         **(_progress(report_dir / entry["name"]) if entry["state"] == "running" else {}),
         "evals": [name if count is None else f"{name} ({count:,})" for name, count in entry["evals"]],
