@@ -50,8 +50,8 @@ def judge_gate(
         return {**whole, "value": None, "n": 0, "passed": False, "reason": f"no case of this run has {what}"}
     parts = {value: evaluate_gate(gate, part, {}, incomplete=incomplete, test_rows=test_rows) for value, part in slices.items()}
     if gate.metric in aggregates and not any(verdict["value"] is not None for verdict in parts.values()):
-        parts = {value: {**verdict, "reason": f"{gate.metric} is an aggregate over all cases, which slices have none of"}
-                 for value, verdict in parts.items()}  # fmt: skip
+        reason = f"{gate.metric} is an aggregate over all cases, which slices have none of"
+        parts = {value: {**verdict, "reason": reason} for value, verdict in parts.items()}
     return _together(gate, parts)
 
 

@@ -96,6 +96,12 @@ def test_two_checkpoints_are_one_table_not_a_chart_each(opened, tmp_path):
     assert page.evaluate(wide) == 0
 
 
+def test_a_link_to_a_part_shows_that_part(opened, timeline):
+    page = opened(timeline, "#speed")
+    page.locator("#case-grid tbody tr").first.wait_for()
+    page.wait_for_function("document.querySelector('#speed').getBoundingClientRect().top < innerHeight")
+
+
 @pytest.mark.parametrize("options", [{"viewport": PHONE}, {"color_scheme": "dark"}], ids=["phone", "dark"])
 def test_it_fits_a_phone_and_the_dark(opened, timeline, options):
     page = opened(timeline, **options)

@@ -53,6 +53,7 @@ def compare(base: str, candidates: Sequence[str], out: Path | None, anyway: bool
     from evalharness.analysis.comparison.sides import read_side
     from evalharness.report.compare.files import write_comparison
     from evalharness.report.compare.text import comparison_lines
+    from evalharness.report.html.index_page import renew_index
     from evalharness.report.terminal import open_console, print_lines, terminal_width
 
     try:
@@ -63,8 +64,9 @@ def compare(base: str, candidates: Sequence[str], out: Path | None, anyway: bool
         ]
         source = Path(comparisons[0].candidate.source)
         paths = write_comparison(comparisons, out or (source if source.is_dir() else Path()))
+        renew_index(paths[0].parent)
     except EvalHarnessError as error:
-        raise ComparisonError(f"cannot compare: {error}") from error
+        raise ComparisonError(f"cannot compare: {error}").helped_by(error.command, error.lines) from error
     print_lines(open_console(), comparison_lines(comparisons, terminal_width()))
     print(*paths, sep="\n")
     return NOT_PASSED if any(comparison.has_regressed for comparison in comparisons) else DONE
@@ -132,6 +134,7 @@ def timeline(runs: Sequence[str], out: Path | None, seed: int) -> int:
     timeline.svg; no model is loaded.
     """
     from evalharness.analysis.comparison.timeline import read_tracks, run_folders, timeline_of
+    from evalharness.report.html.index_page import renew_index
     from evalharness.report.terminal import open_console, print_lines, terminal_width
     from evalharness.report.timeline.files import timeline_lines, write_timelines
 
@@ -141,6 +144,7 @@ def timeline(runs: Sequence[str], out: Path | None, seed: int) -> int:
     parents = {folder.resolve().parent for folder in folders}
     default = folders[0] if len(folders) == 1 else folders[0].parent if len(parents) == 1 else Path()
     paths = write_timelines(timelines, notes, out or default)
+    renew_index(paths[0].parent)
     print_lines(open_console(), timeline_lines(timelines, notes, terminal_width()))
     print(*paths, sep="\n")
     return DONE

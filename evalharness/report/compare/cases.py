@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def _shown(
 
     both = row_of(comparison.base), row_of(comparison.candidate)
     generations = [made for row in both[::-1] for made in generations_of(row)]
-    pictures = tuple(dict.fromkeys(file for made in generations for file in picture_files(made)))[:MAX_PICTURES]
+    pictures = tuple(_once(file for made in generations for file in picture_files(made)))[:MAX_PICTURES]
     before, after = change.base.marks, change.candidate.marks
     entry = {
         "comparison": number,
@@ -114,6 +114,15 @@ def _shown(
         ],
     }
     return ShownCase(entry, detail, pictures)
+
+
+def _once(files: Iterable[PictureFile]) -> Iterable[PictureFile]:
+    """Return each content once, from where it still is: the runs may have had their data in different folders."""
+    found: dict[str, PictureFile] = {}
+    for file in files:
+        if file.sha256 not in found or not os.path.isfile(found[file.sha256].path):
+            found[file.sha256] = file
+    return found.values()
 
 
 def _side(line: Any, row: Row) -> dict[str, Any]:

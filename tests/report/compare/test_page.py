@@ -109,13 +109,16 @@ class TestCases:
         Image.new("RGB", (40, 30), "red").save(photo)
         sha256 = hashlib.sha256(photo.read_bytes()).hexdigest()
 
-        def rows(score: float, sha: str) -> list[dict[str, Any]]:
-            image = {"width": 40, "height": 30, "sha256": sha, "path": str(photo)}
+        def rows(score: float, sha: str, path: Path = photo) -> list[dict[str, Any]]:
+            image = {"width": 40, "height": 30, "sha256": sha, "path": str(path)}
             return [row("a", scores={"f1": score}, generation=generation(text=str(score), images=[image]))]
 
         page = written(compared(tmp_path, rows(1.0, sha256), rows(0.0, sha256)))
         assert block(page, "comparisons")["cases"][0]["pictures"] == [0]
         assert page.count('id="picture-') == 1
+        for number, paths in enumerate(((photo, tmp_path / "moved.jpg"), (tmp_path / "moved.jpg", photo))):
+            page = written(compared(tmp_path / str(number), *(rows(score, sha256, path) for score, path in enumerate(paths))))
+            assert page.count('id="picture-') == 1
         other = written(compared(tmp_path / "other", rows(1.0, "0" * 64), rows(0.0, "0" * 64)))
         assert 'id="picture-' not in other
 

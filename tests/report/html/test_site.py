@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from evalharness.cli import main
 from evalharness.report.html.index_page import write_index
 from evalharness.report.html.report_page import write_report_pages
 from evalharness.report.html.site import page_links, renew_links
 from evalharness.report.tables import load_tables
+from tests.analysis.comparison.runs import cases, pair
 from tests.report.hostile import HOSTILE_TEXTS
 from tests.report.runs import row, write_run
 
@@ -48,6 +50,20 @@ def test_the_index_links_reports_that_were_there_before_it(tmp_path: Path) -> No
     assert index is not None
     assert links_of(index) == [("index.html", "All runs")]
     assert [links_of(page)[0] for page in pages] == [("../index.html", "All runs")] * 2
+
+
+def test_the_index_and_the_report_lead_to_what_commands_write_later(tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    runs = pair(reports, cases([1.0] * 4), cases([0.0] * 4))
+    for run in runs:
+        write_report_pages(load_tables(run))
+    write_index(reports)
+    for command, page in (("compare", "cand/compare.html"), ("timeline", "timeline.html")):
+        assert main([command, *map(str, runs)]) in (0, 1)
+        assert f'href="{page}"' in (reports / "index.html").read_text("utf-8")
+    assert ("compare.html", "compare") in links_of(runs[1] / "report.html")
+    assert links_of(reports / "timeline.html")[0] == ("index.html", "All runs")
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,23 @@ function shellQuoted(text) {
   return /^[A-Za-z0-9_\-.,:\/=@%+]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
 }
 
+// ---- one case on every page ----
+
+/** Return the address of a case within compare.html and timeline.html; JSON escapes what no address may hold. */
+function caseAddress(name, test, id) {
+  return `#at=${encodeURIComponent(JSON.stringify([name, test, id]))}`;
+}
+
+/** Return eval, test and id of the case that the page's address names, none for none. */
+function addressedCase() {
+  try {
+    const parts = JSON.parse(decodeURIComponent(/^#at=(.*)$/.exec(location.hash)[1]));
+    return Array.isArray(parts) ? parts : [];
+  } catch {
+    return [];
+  }
+}
+
 // ---- differences ----
 
 // Words as their language has them; where the browser cannot tell, runs of letters, and Han characters one by one.

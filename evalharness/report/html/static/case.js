@@ -84,6 +84,9 @@ function elsewhere(row, data) {
   const others = twinsOf(row).map((other) => el("a", { class: "chip", href: `#${anchorOf(other)}`, title: "other engines (e)" }, outcomeMark(outcomeOf(other)), ` ${names.engines[index.engine[other]]} ${outcomeOf(other)}`));
   const before = beforeOf(row);
   if (before) others.push(el("a", { class: "chip", href: before.href, id: "run-before-link", title: "run before (b)" }, outcomeMark(before.outcome), visible(` run before, ${oneLine(runBefore.name, 60)}${before.engine === data.engine ? "" : ` on ${before.engine}`}: ${before.outcome}`)));
+  for (const page of ["timeline", "compare"]) {
+    if ($(`.crumbs a[href="${page}.html"]`)) others.push(el("a", { class: "chip", href: `${page}.html${caseAddress(data.eval, data.test, data.case_id)}` }, page));
+  }
   return others.length ? el("div", { class: "elsewhere" }, el("span", { class: "muted small" }, "Same case: "), others) : null;
 }
 

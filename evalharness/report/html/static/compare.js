@@ -145,10 +145,13 @@ function move(step) {
 
 /** Show the case that the page's address names. */
 async function openLinked() {
-  const linked = /^#case=(\d+)$/.exec(location.hash);
-  if (!linked || Number(linked[1]) >= DATA.cases.length) return;
-  await choose(Number(linked[1]));
-  $("#cases").scrollIntoView();
+  const [name, test, id] = addressedCase();
+  const numbered = /^#case=(\d+)$/.exec(location.hash);
+  const place = numbered ? Number(numbered[1]) : DATA.cases.findIndex((entry) => entry.eval === name && entry.test === test && entry.id === id);
+  if (place in DATA.cases) {
+    await choose(place);
+    $("#cases").scrollIntoView();
+  } else if (id !== undefined) toast("This case did not change");
 }
 
 async function startCases() {

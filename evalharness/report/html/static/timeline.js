@@ -295,7 +295,22 @@ function showTrack() {
   $("#case-test").replaceChildren(...track().tests.map(([name, test], number) => el("option", { value: number }, `${name} · ${test}`)));
   state.test = 0;
   drawCharts();
-  if (track().tests.length) openGrid();
+  return track().tests.length ? openGrid() : null;
+}
+
+/** Show the answers to the case that the page's address names. */
+async function openAddressed() {
+  const [name, test, id] = addressedCase();
+  const number = track().tests.findIndex((one) => one[0] === name && one[1] === test);
+  if (number < 0) return;
+  Object.assign(state, { test: number, filter: "all", find: id });
+  for (const [field, value] of [["test", number], ["filter", "all"], ["search", id]]) $(`#case-${field}`).value = value;
+  await openGrid();
+  $("#cases").scrollIntoView();
+  const place = state.rows.findIndex((one) => state.grid.ids[one] === id);
+  if (place < 0) return;
+  select(place);
+  toggle($$("#case-grid tbody tr[data-place]")[place]);
 }
 
 $("#spacing").addEventListener("change", (event) => { state.spacing = event.target.value; drawCharts(); });
@@ -317,4 +332,8 @@ document.addEventListener("keydown", (event) => {
   }
 });
 if (!TRACKS.some(({ byStep }) => byStep)) $("#spacing").parentElement.hidden = true;
-showTrack();
+showTrack()?.then(() => {
+  document.getElementById(location.hash.slice(1))?.scrollIntoView(); // charts and cases have moved what the address names
+  return openAddressed();
+});
+addEventListener("hashchange", openAddressed);

@@ -1,4 +1,4 @@
-"""axe-core finds nothing on any page: in the light, in the dark, on a phone, with a case open and with everything unfolded."""
+"""The pages of a run together: a case is found from each on the others, and axe-core finds nothing on any, light, dark or on a phone."""
 
 from __future__ import annotations
 
@@ -35,6 +35,18 @@ def pages(report: Path) -> dict[str, Path]:
     index = write_index(run.parent)
     assert index is not None
     return {path.name: path for path in (report, compared, timeline, index)}
+
+
+def test_a_case_is_one_click_away_on_each_page_of_its_run(opened, pages):
+    page = opened(pages["report.html"], "#cases")
+    page.locator("#case-title").filter(has_text="photo-00").wait_for()
+    page.locator(".elsewhere").get_by_role("link", name="timeline").click()
+    page.locator(".said h4").first.wait_for()
+    assert page.locator("#case-grid tr[aria-current] th").inner_text() == "photo-00"
+    page.locator(".said").get_by_role("link", name="in its report").first.click()
+    page.locator(".elsewhere").get_by_role("link", name="compare").click()
+    page.locator("#case-detail h3").filter(has_text="photo-00").wait_for()
+    assert page.get_by_role("link", name="All runs").get_attribute("href") == "../index.html"
 
 
 def found(page, options: str) -> list[tuple[str, list[str]]]:
