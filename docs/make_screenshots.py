@@ -1,7 +1,7 @@
 """Make the pictures of docs/images/ from a real run of the shipped checkpoints: `python docs/make_screenshots.py [--run RUN_DIR]`.
 
 Without --run, a quarter of the cases of Stage-A and of dense dumps is asked of two shipped checkpoints first: one from the
-middle of its training, and the last good one; and all cases, of four steps of a training run, for
+beginning of its training, and the last good one; and all cases, of four steps of a training run, for
 compare.html and timeline.html (--training-run; about ten minutes on two cores, less with --backend vllm). Needs Chromium and
 the extra `test`; a font with Chinese characters shows names as they are.
 """
@@ -22,7 +22,7 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
-CHECKPOINTS = ("middle", "final")
+CHECKPOINTS = ("early", "final")
 STEPS = {"early": 67, "middle": 393, "final": 2592, "regressed": 2652}
 """Steps of the training run that made the checkpoints; training.json has them. `regressed` was tuned for 60 more."""
 MAX_BYTES = 300_000
@@ -48,9 +48,9 @@ class Shot:
 
 SHOTS = (
     Shot("report", "report.html"),
-    Shot("report-case", "report.html", "#cases?eval=dense_dump&engine={backend}%3Amiddle&sort=%3Ccategory_f1", scheme="dark"),
-    Shot("report-gallery", "report.html", "#cases?eval=dense_dump&engine={backend}%3Amiddle", keys=("g",)),
-    Shot("report-phone", "report.html", "#cases?eval=dense_dump&engine={backend}%3Amiddle&sort=%3Ccategory_f1", size=PHONE, keys=("j",)),
+    Shot("report-case", "report.html", "#cases?eval=dense_dump&engine={backend}%3Aearly&sort=%3Ccategory_f1", scheme="dark"),
+    Shot("report-gallery", "report.html", "#cases?eval=dense_dump&engine={backend}%3Aearly", keys=("g",)),
+    Shot("report-phone", "report.html", "#cases?eval=dense_dump&engine={backend}%3Aearly&sort=%3Ccategory_f1", size=PHONE, keys=("j",)),
 )
 TRAINING_SHOTS = (
     Shot("compare", "compare.html"),

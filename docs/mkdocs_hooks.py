@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,6 +22,7 @@ OUTSIDE = {
 _HOMES = {name: path for path, name in OUTSIDE.items()}
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+_LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=\"(https?:[^\"]+)")
 _TIGHT = re.compile(r"^(?![-|]|\d+\. |\s)(.+)\n(?=- |\| |1\. )", re.MULTILINE)
 
 
@@ -51,6 +53,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return "".join(parts)
 
 
-def on_post_page(output: str, **_: Any) -> str:
-    """Search on disk with our own script, where the theme loads one from the network."""
-    return output.replace("https://unpkg.com/iframe-worker/shim", "offline_search.js")
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Search on disk with our own script, where the theme loads one from the network; refuse a page that loads anything else from there."""
+    output = output.replace("https://unpkg.com/iframe-worker/shim", "offline_search.js")
+    loaded = _LOADED.findall(output)
+    if loaded:
+        raise PluginError(f"{page.file.src_uri} loads from the network: {', '.join(loaded)}")
+    return output

@@ -22,7 +22,7 @@ from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError,
 from evalharness.api.wording import number_text, part_of, plural
 from evalharness.runs.partial import parts_of_evals
 from evalharness.runs.run_file import LATEST, find_latest, is_latest, read_run
-from evalharness.runs.samples import NOT_RUN, count_outcomes, eval_entries
+from evalharness.runs.samples import ENDED, NOT_RUN, count_outcomes, eval_entries
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
@@ -238,8 +238,8 @@ def _not_run(rows: Sequence[Row], interrupted: str | None) -> str | None:
     missing = [row for row in rows if row["outcome"] == "skip" and row["started_at"] is None]
     if not missing:
         return None
-    known = {reason for row in missing if (reason := (row.get("problem") or "").removeprefix(NOT_RUN))}
-    why = min(known, default=None) or interrupted or "the session ended before them"
+    own = {(row.get("problem") or "").removeprefix(NOT_RUN) for row in missing} - {"", interrupted, ENDED}  # a test that ended early
+    why = min(own, default=interrupted or "the session ended before them")
     return f"{part_of(len(missing), len(rows), 'case')} {'was' if len(rows) == 1 else 'were'} not run ({why})"
 
 

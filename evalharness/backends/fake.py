@@ -160,6 +160,7 @@ class FakeBackend:
         self.eos_token_ids: tuple[int, ...] = (FakeTokenizer.eos_token_id, FakeTokenizer.pad_token_id)
         self.max_model_len = max_model_len
         self.num_calls = 0
+        self._should_stop: Callable[[], bool] = lambda: False
         self._now: tuple[float, float, int] | None = None
         """Of the answer that is delayed: since when, by how many seconds, and its number of tokens."""
 
@@ -171,19 +172,20 @@ class FakeBackend:
     ) -> Iterator[BackendOutput]:
         """Yield the scripted outputs in order."""
         self.num_calls += 1
+        self._should_stop = should_stop
         for prompt in prompts:
             if should_stop():
                 return
-            output = self._complete(prompt, plugins, should_stop)
+            output = self._complete(prompt, plugins)
             if should_stop():
                 return
             yield output
 
-    def _wait(self, delay_s: float, num_tokens: int, should_stop: Callable[[], bool]) -> None:
+    def _wait(self, delay_s: float, num_tokens: int) -> None:
         """Wait as if the answer were being made, token by token, unless told to stop."""
         started = time.monotonic()
         self._now = (started, delay_s, num_tokens)
-        while (left := started + delay_s - time.monotonic()) > 0 and not should_stop():
+        while (left := started + delay_s - time.monotonic()) > 0 and not self._should_stop():
             time.sleep(min(left, _STEP_S))
         self._now = None
 
@@ -192,12 +194,10 @@ class FakeBackend:
         now = self._now
         return UnderWay() if now is None else UnderWay(1, int(now[2] * min(1.0, (time.monotonic() - now[0]) / now[1])))
 
-    def _complete(
-        self, prompt: Prompt, plugins: Sequence[GenerationPlugin], should_stop: Callable[[], bool] = lambda: False
-    ) -> BackendOutput:
+    def _complete(self, prompt: Prompt, plugins: Sequence[GenerationPlugin]) -> BackendOutput:
         text, answer = self._answer(prompt)
         if answer.delay_s:
-            self._wait(answer.delay_s, min(len(text), prompt.plan.max_new_tokens), should_stop)
+            self._wait(answer.delay_s, min(len(text), prompt.plan.max_new_tokens))
         if answer.error is not None:
             return prompt.index, GenerationFailure("error", answer.error)
         if answer.invalid is not None:

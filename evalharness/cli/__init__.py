@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
 
 import click
 
-from evalharness.api.errors import BROKEN, DONE, INTERRUPTED, REFUSED, BackendError, EvalHarnessError
+from evalharness.api.errors import BROKEN, DONE, INTERRUPTED, REFUSED, BackendError, EvalHarnessError, did_you_mean
 from evalharness.api.redaction import redactor, remember_options
 from evalharness.cli.completion import RunName
 from evalharness.cli.framework import CommandGroup, UnknownCommand
@@ -91,8 +92,15 @@ def _usage_error(error: click.ClickException) -> int:
         return REFUSED
     usage = [] if context is None else context.get_usage().splitlines()
     path = "evalharness" if context is None else context.command_path
-    _say_error(error.format_message(), f"{path} latest" if _lacks_a_run_alone(error) else f"{path} --help", usage)
+    _say_error(error.format_message() + _meant_choice(error), f"{path} latest" if _lacks_a_run_alone(error) else f"{path} --help", usage)
     return REFUSED
+
+
+def _meant_choice(error: click.ClickException) -> str:
+    choices = getattr(getattr(getattr(error, "param", None), "type", None), "choices", ())
+    word = re.match("'(.*)' is not one of", error.message)
+    hint = did_you_mean(word[1], choices) if word is not None else ""
+    return hint.replace("; did", " Did", 1)
 
 
 def _lacks_a_run_alone(error: click.ClickException) -> bool:

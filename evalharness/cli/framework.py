@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -20,7 +21,7 @@ from evalharness.config.kinds import Option, Setting
 from evalharness.config.options import ARGUMENTS, EVALS_OWN, OPTIONS
 from evalharness.config.sources import SETTINGS_FILE
 from evalharness.report.text import one_line
-from evalharness.runs.run_file import find_latest, is_latest
+from evalharness.runs.run_file import LATEST, find_latest, is_latest
 
 _MAX_PATH_CHARS = 500
 
@@ -188,19 +189,24 @@ def find_run(word: str, *, whole: bool = False, quiet: bool = False) -> Path:
     names = run_names(reports)
     if word in names:
         return reports / word
-    raise RecordError(
-        f"{word} is not a run directory, and {reports} has no run of that name{did_you_mean(word, names)}; "
+    problem = (
+        f"{word} is not a run directory, and {reports} has no run of that name{did_you_mean(word, [*names, LATEST])}; "
         "give a run directory, the name of a run in that folder, or latest"
     )
+    raise RecordError(problem).helped_by("evalharness list" if names else "pytest evals --model PATH")
+
+
+_NAME = re.compile(r"(?!.*\.json$)[\w.-]+")
+"""What is the name of a run unless such a path exists; a baseline is named by its file."""
 
 
 def expand_run(text: str) -> str:
-    """Return RUN, or RUN:ENGINE, with the run's path in place of its name or `latest`; paths, patterns and all else as they are.
+    """Return RUN, or RUN:ENGINE, with the run's path in place of its name or `latest`; paths and patterns as they are.
 
-    For commands that judge runs against each other: partial ones are not `latest`.
+    For commands that judge runs against each other: partial ones are not `latest`. Raises `RecordError` for a name that no run has.
     """
     word, colon, engine = text.partition(":")
-    is_name = is_latest(word) or (not Path(text).exists() and not Path(word).exists() and word in run_names(report_folder()))
+    is_name = is_latest(word) or (_NAME.fullmatch(word) is not None and not Path(text).exists() and not Path(word).exists())
     return f"{find_run(word, whole=True)}{colon}{engine}" if is_name else text
 
 

@@ -291,7 +291,7 @@ class RunConfig:
     )
     keep_going: bool = option(
         _FLAG,
-        "Ask all cases of an eval even if its first 16 all end in one error (default: off, the eval ends there; --resume asks the others)",
+        "Ask every case even if a test's first 16 all end in the same error (default: off, the test ends there; --resume asks the rest)",
         default=False,
     )
     report_dir: Path = option(_FOLDER, "Folder that gets one folder per run", default=Path("reports"))

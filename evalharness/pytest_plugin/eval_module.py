@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.analysis.gates import DIRECTIONS, Gate, RegressionGate, parse_gate
+from evalharness.analysis.gates import DIRECTIONS
 from evalharness.analysis.slice_gates import refuse_unknown_slices
 from evalharness.api.cases import Case
 from evalharness.api.checks import shown
@@ -29,7 +29,7 @@ from evalharness.config.options import DECODING, cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parameters_of, parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
 from evalharness.pytest_plugin.execution.units import misread
-from evalharness.pytest_plugin.gate_names import refuse_unknown_metrics
+from evalharness.pytest_plugin.gate_names import gates_of, refuse_unknown_metrics
 
 
 class CasesNotLoaded(Exception):
@@ -275,21 +275,6 @@ def marks_of(holder: object) -> list[pytest.Mark]:
     marks: Any = getattr(holder, "pytestmark", ())
     marks = [getattr(mark, "mark", mark) for mark in (marks if isinstance(marks, (list, tuple)) else (marks,))]
     return [mark for mark in marks if isinstance(mark, pytest.Mark)]
-
-
-def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:
-    """Return the gates of a test, its module's gates last; `ConfigError` for an expression that is not a gate."""
-    markers = list(node.iter_markers("gate"))
-    for marker in markers:
-        if marker.kwargs or not marker.args:
-            raise ConfigError(f"{node.nodeid}: the gate marker takes expressions such as 'valid >= 0.95', got {marker.kwargs or 'none'}")
-    return tuple(parse_gate(expression) for marker in markers for expression in marker.args)
-
-
-def any_regression_gate(items: Iterable[pytest.Item]) -> bool:
-    """Return whether a test has the gate `no_regression`; tests of one function are looked at once."""
-    functions = {getattr(item, "function", item): item for item in items}
-    return any(isinstance(gate, RegressionGate) for item in functions.values() for gate in gates_of(item))
 
 
 def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], module: EvalModule | None) -> None:

@@ -1,7 +1,7 @@
-"""Finds gates on scores that their test never records, from the test's code alone: before anything is generated.
+"""Finds gates on scores that their test never records: from its code, before anything is generated, else at its first case.
 
-Only where the code leaves no doubt: every use of `score` is a call that names its scores, no fixture of the project takes it, and no
-function of the eval adds metrics at the end.
+The code decides only where it leaves no doubt: every use of `score` is a call that names its scores, no fixture of the project takes it,
+and no function of the eval adds metrics at the end.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from evalharness.analysis.gates import BUILT_IN_METRICS, Gate, RegressionGate
+from evalharness.analysis.gates import BUILT_IN_METRICS, Gate, RegressionGate, parse_gate
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.pytest_plugin._pytest_internals import fixture_arguments
+from evalharness.pytest_plugin.outcomes import ItemRecord
 
 _ADDS_METRICS = ("aggregate", "across")
 _MAY_RECORD = {"score", "request"}
@@ -24,8 +25,8 @@ _MAY_RECORD = {"score", "request"}
 
 def refuse_unknown_metrics(metafunc: pytest.Metafunc, marker: Mapping[str, Any], gates: Iterable[Gate | RegressionGate]) -> None:
     """Raise `ConfigError` for a gate on a score that the test cannot record."""
-    wanted = [gate for gate in gates if isinstance(gate, Gate) and gate.metric not in BUILT_IN_METRICS]
-    if not wanted or any(marker.get(key) is not None for key in _ADDS_METRICS):
+    wanted = _on_scores(marker, gates)
+    if not wanted:
         return
     recorded = _recorded_names(metafunc)
     for gate in wanted if recorded is not None else ():
@@ -36,6 +37,48 @@ def refuse_unknown_metrics(metafunc: pytest.Metafunc, marker: Mapping[str, Any],
                 f"{metafunc.definition.nodeid}: the gate {gate.expression!r} is on a score that the test never records{hint} "
                 f"It can be on: {known}"
             )
+
+
+def _on_scores(marker: Mapping[str, Any], gates: Iterable[Gate | RegressionGate]) -> list[Gate]:
+    """Return the gates on scores; none where a function of the eval may add metrics."""
+    if any(marker.get(key) is not None for key in _ADDS_METRICS):
+        return []
+    return [gate for gate in gates if isinstance(gate, Gate) and gate.metric not in BUILT_IN_METRICS]
+
+
+class FirstScores:
+    """Compares the gates of each test with what its first judged case recorded."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, str]] = set()
+
+    def notice(self, item: pytest.Item, record: ItemRecord, marker: Mapping[str, Any]) -> str:
+        """Return a sentence about the gates whose score the case lacks; "" if there is none, or the test had a case before."""
+        if not record.gated or record.outcome not in ("pass", "miss") or (record.eval, record.test) in self._seen:
+            return ""
+        self._seen.add((record.eval, record.test))
+        missing = [gate for gate in _on_scores(marker, gates_of(item)) if gate.metric not in record.scores]
+        if not missing:
+            return ""
+        hint = did_you_mean(missing[0].metric, [*record.scores, *BUILT_IN_METRICS]) or ";"
+        what = ", ".join(repr(gate.expression) for gate in missing)
+        known = ", ".join(record.scores) or "nothing"
+        return f"no score yet for the gate {what} of {record.eval}::{record.test}{hint} its first case recorded: {known}"
+
+
+def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:
+    """Return the gates of a test, its module's gates last; `ConfigError` for an expression that is not a gate."""
+    markers = list(node.iter_markers("gate"))
+    for marker in markers:
+        if marker.kwargs or not marker.args:
+            raise ConfigError(f"{node.nodeid}: the gate marker takes expressions such as 'valid >= 0.95', got {marker.kwargs or 'none'}")
+    return tuple(parse_gate(expression) for marker in markers for expression in marker.args)
+
+
+def any_regression_gate(items: Iterable[pytest.Item]) -> bool:
+    """Return whether a test has the gate `no_regression`; tests of one function are looked at once."""
+    functions = {getattr(item, "function", item): item for item in items}
+    return any(isinstance(gate, RegressionGate) for item in functions.values() for gate in gates_of(item))
 
 
 def _recorded_names(metafunc: pytest.Metafunc) -> list[str] | None:

@@ -31,20 +31,14 @@ from evalharness.pytest_plugin.distributed.worker import (
     start_sending,
     units_ahead,
 )
-from evalharness.pytest_plugin.eval_module import (
-    any_regression_gate,
-    as_collection_error,
-    refuse_idle_gates,
-    refuse_misspelt_markers,
-    report_unloaded,
-    takes,
-)
+from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, report_unloaded, takes
 from evalharness.pytest_plugin.execution.early_end import EarlyEnds
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.execution.units import is_eval_test
 from evalharness.pytest_plugin.failures import hide_own_frames, message_of
 from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdict, results_of, stop_for
+from evalharness.pytest_plugin.gate_names import FirstScores, any_regression_gate
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report
 from evalharness.pytest_plugin.plain_tests import PlainTest, asks_outside_of_units, takes_engine
@@ -65,6 +59,7 @@ class RunningTests:
         self._session = session
         self._state = state
         self._prefill = FixturePrefill()
+        self._first_scores = FirstScores()
         # Recorded answers cost nothing.
         self._early_ends = EarlyEnds(is_on=not state.context.run.keep_going and NEW_SESSION not in session.config.stash)
         session.config.pluginmanager.register(self._early_ends, "evalharness-early-ends")
@@ -166,7 +161,7 @@ class RunningTests:
             _let_pass(item, record, report, call)
         if report.failed and raised is not None:
             change_crash_message(report.longrepr, message_of(raised))
-            report.evalharness_reason = normalised(message_of(raised), (record.case.id, record.case.group))  # type: ignore[attr-defined]
+            report.evalharness_reason = [message_of(raised), record.case.id, record.case.group]  # type: ignore[attr-defined]
         make_safe(report)
         if is_subtest:
             return report
@@ -178,7 +173,7 @@ class RunningTests:
                 stop_for(item.session, error)
             state.current = None
         elif report.when == "call" or not report.passed:
-            _attach(item, record, report)
+            _attach(item, record, report, self._first_scores.notice(item, record, state.registry.marker_of(item)))
         return report
 
     def _note_plain(self, plain: PlainTest, report: pytest.TestReport, call: pytest.CallInfo[Any], raised: BaseException | None) -> None:
@@ -210,17 +205,19 @@ def _let_pass(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, 
     record.miss = record.miss or Miss(record.problem or "", _location(call.excinfo.value, item))
 
 
-def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport) -> None:
+def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, notice: str) -> None:
     """Attach what the reporting process needs to the report, as plain types that xdist can carry."""
     report.evalharness = {  # type: ignore[attr-defined]
         "outcome": record.outcome,
         "problem": record.problem,
         "location": record.miss.location if record.miss is not None else "",
+        "notice": notice,
     }
     if record.outcome not in ("pass", "skip"):
         # Of the item, not of this report: the JUnit file takes those of the teardown.
         item.user_properties += [("outcome", record.outcome), ("problem", record.problem or "")]
-        item.user_properties.append(("reason", normalised(record.problem or "", (record.case.id, record.case.group))))
+        if item.config.getoption("xmlpath", None):
+            item.user_properties.append(("reason", normalised(record.problem or "", (record.case.id, record.case.group))))
 
 
 def _location(error: BaseException, item: pytest.Function) -> str:

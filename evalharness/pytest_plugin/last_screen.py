@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.analysis.reasons import normalised
 from evalharness.pytest_plugin._pytest_internals import change_last_line, failing_line
 
 _STATS = ("failed", "error")
@@ -49,8 +50,9 @@ def _groups(reports: Sequence[Any]) -> list[list[Any]]:
     """Return the reports by reason and place, in the order of the first ones."""
     groups: dict[object, list[Any]] = {}
     for report in reports:
-        reason = getattr(report, "evalharness_reason", None)
-        groups.setdefault(id(report) if reason is None else (reason, report.when, _place(report)), []).append(report)
+        problem, *own = getattr(report, "evalharness_reason", None) or (None,)
+        reason = id(report) if problem is None else (normalised(problem, own), report.when, _place(report))
+        groups.setdefault(reason, []).append(report)
     return list(groups.values())
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,18 +17,10 @@ from evalharness.backends import known_backends
 from evalharness.config.checks import check_combinations
 from evalharness.pytest_plugin._pytest_internals import parameters_of
 from evalharness.pytest_plugin.eval_code import eval_code
-from evalharness.pytest_plugin.eval_module import (
-    CasesNotLoaded,
-    EvalModule,
-    gates_of,
-    is_named,
-    parametrize_eval,
-    plugin_names,
-    read_eval,
-    stand_in,
-)
+from evalharness.pytest_plugin.eval_module import CasesNotLoaded, EvalModule, is_named, parametrize_eval, plugin_names, read_eval, stand_in
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
 from evalharness.pytest_plugin.execution.units import UnitKey, assign_units, is_eval_test
+from evalharness.pytest_plugin.gate_names import gates_of
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.journal import EvalNode, parse_nodeid, test_name
@@ -174,6 +167,10 @@ class EvalRegistry:
             gated=next(item.iter_markers("gate"), None) is not None,
             started_at=utc_now(),
         )
+
+    def marker_of(self, item: pytest.Item) -> Mapping[str, Any]:
+        """Return the keywords of the marker of a test's eval."""
+        return self.modules[item.nodeid.partition("::")[0]].marker
 
     def eval_lines(self, items: Iterable[pytest.Item], units: Mapping[str, UnitKey]) -> Iterator[EvalLine]:
         """Yield the journal's line of each eval of these tests, which lets the controller judge without importing its module."""

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from evalharness.analysis.judge import why_absent
-from evalharness.analysis.reasons import normalised
 from evalharness.api.checks import any_text
 from evalharness.api.errors import BROKEN, RecordError
 from evalharness.api.garbage import collector
@@ -34,6 +33,8 @@ from evalharness.pytest_plugin.last_screen import EqualFailures, darken_last_lin
 from evalharness.pytest_plugin.options import asked_on_command_line
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
 from evalharness.report.text import plural, terminal_text
+from evalharness.runs.partial import part_texts
+from evalharness.runs.run_file import read_run
 from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import Row, RunFile
 
@@ -66,7 +67,11 @@ def announce(state: EvalSession) -> str:
     problem = baseline["problem"] or (None if Path(path).exists() else why_absent(Path(path)))
     if state.has_idle_baseline:
         return f"{line}\nevalharness: --baseline changes nothing: no test of this run has the gate no_regression"
-    return f"{line}\nevalharness: baseline {baseline['path'] if problem is None else f'cannot be used, gates on it will fail: {problem}'}"
+    if problem is not None:
+        return f"{line}\nevalharness: baseline cannot be used, gates on it will fail: {problem}"
+    parts = part_texts(read_run(Path(path))).values() if Path(path).is_dir() else ()
+    of_part = f", which holds only part of an eval: {'; '.join(parts)}" if parts else ""
+    return f"{line}\nevalharness: baseline {path}{of_part}"
 
 
 class EndSignals:
@@ -157,6 +162,7 @@ class Reporting:
         self.progress: Progress | None = None
         self.run: RunFile | None = None
         self.problem: str | None = None
+        self._said: set[str] = set()
         self.interrupted: str | None = None
         self.signals = EndSignals(self._answer_interruption)
         self.summary = ""
@@ -189,8 +195,11 @@ class Reporting:
         if facts is None:
             if report.when == "???":  # xdist's report of a test whose worker died
                 self.crashes[report.nodeid] = problem = shorten(str(report.longrepr))
-                report.evalharness_reason = normalised(problem)  # of an engine that kills workers, all its tests have one
+                report.evalharness_reason = [problem]  # of an engine that kills workers, all its tests have one
             return
+        if facts["notice"] and facts["notice"] not in self._said:  # each worker has a first case
+            self._said.add(facts["notice"])
+            self._say(f"evalharness: {terminal_text(facts['notice'], 400)}")
         outcome = facts["outcome"]
         is_expected = hasattr(report, "wasxfail")
         if outcome == "miss" and not is_expected:
@@ -248,8 +257,13 @@ class Reporting:
             return
         num_workers = self._state.context.num_workers
         what = f"stopping {plural(num_workers, 'worker')}" if num_workers else "stopping the engine"
-        line = f"evalharness: interrupted; {what} and writing the report (Ctrl-C again to stop now)"
-        if self.progress is None or not self.progress.say(line):
+        self._say(f"evalharness: interrupted; {what} and writing the report (Ctrl-C again to stop now)")
+
+    def _say(self, line: str) -> None:
+        """Write a line of its own while tests run."""
+        reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        if (self.progress is None or not self.progress.say(line)) and reporter is not None:
+            reporter.ensure_newline()
             reporter.write_line(line)
 
     @pytest.hookimpl(wrapper=True, trylast=True)

@@ -41,13 +41,13 @@ def find_rows(run_dir: Path, wanted: str) -> list[Row]:
         return next(iter(partly.values()))
     if partly:
         problem = f"{wanted!r} is part of {len(partly):,} case ids of {run_dir}; give more of one"
-        raise _with_choice(RecordError(problem), run_dir, list(partly))
+        raise with_choice(RecordError(problem), run_dir, list(partly))
     close = get_close_matches(wanted, list(ids)[:5000], n=5, cutoff=0.3) or list(ids)[:5]
     problem = f"{run_dir} has no case {wanted!r}; {'did you mean one of these?' if close else 'it has no rows'}"
-    raise _with_choice(RecordError(problem), run_dir, close)
+    raise with_choice(RecordError(problem), run_dir, close)
 
 
-def _with_choice(error: RecordError, run_dir: Path, ids: Sequence[str]) -> RecordError:
+def with_choice(error: RecordError, run_dir: Path, ids: Sequence[str]) -> RecordError:
     """Return the error with the ids beneath it, one a line, and the command that shows the first."""
     more = [f"… and {len(ids) - NUM_CANDIDATES:,} more"] if len(ids) > NUM_CANDIDATES else []
     command = shlex.join(["evalharness", "show", str(run_dir), ids[0]]) if ids else f"evalharness report {shlex.quote(str(run_dir))}"

@@ -159,7 +159,7 @@ def rescored_remarks(run: RunFile) -> Iterator[str]:
         return
     tests = f" with the tests of {text_of(origin['tests'])}" if origin.get("tests") else ""
     when = f" of {text_of(origin['started_at'])}" if origin.get("started_at") else ""
-    yield one_line(f"rescored{tests}: the generations are those of run {text_of(origin.get('run_id'))}{when}, none is new", 300)
+    yield one_line(f"rescored{tests} from run {text_of(origin.get('run_id'))}{when}: no new generations", 300)
     yield from _code_changes(run, origin)
     for eval_name, what, cases, first in rescored_changes(origin):
         named = ", ".join(cases[:NUM_CASES_IN_REMARK]) + (", …" if len(cases) > NUM_CASES_IN_REMARK else "")

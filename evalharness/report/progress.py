@@ -58,7 +58,7 @@ def _at_work(progress: RunProgress, level: int) -> list[str]:
 def _idle(progress: RunProgress) -> str:
     if progress.num_tests_done < progress.num_tests:
         return "running tests" if any(engine.num_done for engine in progress.engines) else "starting"
-    return "judging the run and writing its reports"
+    return "closing engines, judging gates, writing reports"
 
 
 def _doing(progress: RunProgress, doing: str) -> list[WorkerProgress]:

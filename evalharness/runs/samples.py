@@ -18,6 +18,8 @@ from evalharness.runs.schema import EngineEntry, EvalEntry, EvalLine, Row
 
 NOT_RUN = "not run: "
 """How the problem of a test begins that never ran."""
+ENDED = "the session ended before it"
+"""Why it did not, where nothing more is known."""
 _APART = ("options", "generation", "generations", "steps")  # encoded once for many rows, or there as bytes
 
 

@@ -88,14 +88,25 @@ def test_the_exit_code_tells_a_wrong_input_from_something_broken(
         pytest.param(["repot"], "evalharness report --help", id="typo"),
         pytest.param(["zzz"], "evalharness --help", id="nothing-like-it"),
         pytest.param(["report"], "evalharness report latest", id="no-run"),
-        pytest.param(["show"], "evalharness show --help", id="no-run-and-no-case"),
-        pytest.param(["report", "nowhere"], "evalharness list", id="no-such-run"),
-        pytest.param(["compare", "a", "b"], "evalharness compare --help", id="no-such-side"),
+        pytest.param(["show"], "evalharness show latest", id="no-run-and-no-case"),
+        pytest.param(["report", "nowhere"], "pytest evals --model PATH", id="no-run-at-all"),
+        pytest.param(["compare", "./a", "./b"], "evalharness compare --help", id="no-such-side"),
+        pytest.param(["init", "--template", "chta"], "evalharness init --help", id="choice"),
         pytest.param(["init", "--model", "nowhere"], "evalharness init --help", id="wrong-value"),
     ],
 )
-def test_the_last_line_of_an_error_is_the_command_that_helps(words: list[str], command: str, refused: Command) -> None:
+def test_the_last_line_of_an_error_is_the_command_that_helps(
+    words: list[str], command: str, refused: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").touch()
     assert refused(*words).splitlines()[-1] == f"try: {command}"
+
+
+def test_a_choice_says_what_was_meant(refused: Command) -> None:
+    assert "'chta' is not one of 'text', 'json', 'image', 'chat', 'choices', 'tools'. Did you mean 'chat'?" in refused(
+        "init", "--template", "chta"
+    )
 
 
 def test_every_guess_leads_to_a_command_that_is_there(refused: Command) -> None:

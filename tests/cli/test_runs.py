@@ -66,11 +66,19 @@ class TestComparing:
             pytest.param("old:tiny", "{reports}/old:tiny", id="name-engine"),
             pytest.param("reports/old:tiny", "reports/old:tiny", id="path-engine"),
             pytest.param("baselines/nightly.json", "baselines/nightly.json", id="baseline"),
-            pytest.param("nowhere:tiny", "nowhere:tiny", id="nothing"),
+            pytest.param("./nowhere:tiny", "./nowhere:tiny", id="path-that-is-not-there"),
         ],
     )
     def test_a_side_is_a_run_or_one_of_its_engines(self, root: Path, text: str, side: str) -> None:
         assert expand_run(text) == side.format(reports=root / "reports")
+
+    @pytest.mark.parametrize("word", ["odl", "odl:tiny", "latst"])
+    def test_a_name_that_no_run_has_is_told_from_those_that_there_are(self, root: Path, word: str, refused: Command) -> None:
+        meant = "latest" if word == "latst" else "old"
+        for arguments in (["compare", word, "new"], ["compare", "new", word], ["timeline", word], ["bless", word, "x"]):
+            error = refused(*arguments)
+            assert f"did you mean {meant!r}?" in error
+            assert error.endswith("try: evalharness list\n")
 
     def test_the_run_before_and_the_latest_are_compared(self, root: Path, printed: Command) -> None:
         lines = printed("compare", "latest~1", "latest").splitlines()

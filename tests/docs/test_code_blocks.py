@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -101,6 +102,16 @@ def test_data_can_be_read(block: Block) -> None:
         assert all(isinstance(json.loads(line), dict) for line in block.text.splitlines())
 
 
+SHOWN = [block for block in blocks("console") if re.match(r"\$ evalharness (init|run|generate --backend fake) ", block.text)]
+
+
+@pytest.mark.parametrize("block", SHOWN, ids=str)
+def test_a_command_that_needs_no_run_prints_what_is_shown(block: Block, tmp_path: Path) -> None:
+    line, *shown = block.text.splitlines()
+    _, printed = Project(tmp_path).evalharness(*shlex.split(line.removeprefix("$ evalharness ")))
+    assert [one for one in shown if one not in printed.splitlines() and not one.startswith("time ")] == [], printed
+
+
 def commands(page: str) -> Iterator[str]:
     """Yield each command line of a page, of its blocks and in its text, that starts pytest or evalharness.
 
@@ -151,5 +162,6 @@ def test_commands_of_a_page_have_options_that_exist(page: str, pytestconfig: pyt
 
 
 def test_there_are_commands_to_check() -> None:
+    assert len(SHOWN) >= 3
     assert sum(map(len, COMMANDS.values())) > 80
     assert unknown_to_evalharness(["init", "--template", "jsn", "--modle", "x"]) == {"jsn", "--modle"}

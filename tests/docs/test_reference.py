@@ -12,6 +12,7 @@ import pytest
 import evalharness
 from evalharness import Case, GenerationOptions, GenerationResult
 from evalharness.analysis.gates import BUILT_IN_METRICS, parse_gate
+from evalharness.cli.commands.init import STARTERS
 from evalharness.pytest_plugin import fixtures
 from evalharness.pytest_plugin.eval_module import _KEYWORDS
 from tests.docs.pages import PAGES
@@ -72,3 +73,10 @@ def test_every_form_of_a_gate_is_understood() -> None:
     assert len(forms) >= 3
     for form in forms:
         parse_gate(form.replace("NUMBER", "0.5").replace("METRIC", "correct").replace("TAG", "continent").replace("VALUE", "Asia"))
+
+
+def test_every_template_of_init_is_listed() -> None:
+    table = PAGES["docs/command_line.md"].partition("\n| `--template` |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(STARTERS)
+    assert f"--template {'|'.join(STARTERS)}`" in PAGE
+    assert f"--template {'|'.join(STARTERS)}`" in PAGES["README.md"]

@@ -50,7 +50,7 @@ import time
 from evalharness.backends.fake import FakeBackend
 complete = FakeBackend._complete
 
-def slow(self, prompt, plugins):
+def slow(self, prompt, plugins, *_):
     time.sleep(0.01)
     return complete(self, prompt, plugins)
 

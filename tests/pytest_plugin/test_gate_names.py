@@ -48,3 +48,14 @@ def test_a_gate_of_a_test_without_scores_is_refused(project: Project) -> None:
 )
 def test_what_the_code_does_not_tell_is_left_to_the_run(project: Project, text: str) -> None:
     assert project.write(test_a=text).run_inline().exit_code == pytest.ExitCode.OK
+
+
+@pytest.mark.parametrize("mode", ["no-xdist", pytest.param("n2", marks=pytest.mark.slow)])
+def test_else_the_first_case_tells(project: Project, mode: str) -> None:
+    body = "@pytest.mark.gate('corect >= 0.9', 'x >= 0')\ndef test_s(case, generation, score): score(**{'correct': 1, 'x': 1})\n"
+    run = project.write(test_a=MARK + body).run(mode=mode)
+    told = (
+        "evalharness: no score yet for the gate 'corect >= 0.9' of a::test_s; did you mean 'correct'? its first case recorded: correct, x\n"
+    )
+    assert run.output.count(told) == 1
+    assert run.output.index(told) < run.output.index("= evalharness =")

@@ -179,7 +179,7 @@ class TestEveryOutcome:
         assert len({(case.get("classname"), case.get("name")) for case in cases}) >= 15 * 4 + 5
         (missed,) = [case for case in cases if case.get("name") == "test_gated[fake:answers-misses_by_fail]"]
         properties = {p.get("name"): p.get("value") for p in missed.iter("property")}
-        assert properties == {"outcome": "miss", "problem": "not good enough"}
+        assert properties == {"outcome": "miss", "problem": "not good enough", "reason": "not good enough"}
 
     def test_all_reports_exist_and_the_project_folder_holds_nothing_that_was_not_asked_for(self, every_outcome: Run) -> None:
         names = {path.name for path in every_outcome.root.iterdir()} - {"__pycache__", ".pytest_cache"}

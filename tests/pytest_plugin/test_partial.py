@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.pytest_plugin.project import Project, eval_module
@@ -12,6 +14,7 @@ pytestmark = pytest.mark.eval(cases=cases, request=ask)
 def test_s(case, generation):
     assert case.id != "c1" or os.path.exists("fixed")
 
+@pytest.mark.gate("no_regression")
 @pytest.mark.parametrize("word", ["a", "b"])
 def test_t(case, generation, word): pass
 """)
@@ -51,6 +54,24 @@ def test_after_lf_latest_is_still_the_whole_run_for_baselines(project: Project) 
     (project.root / "fixed").touch()
     later = project.run_inline("--run-id", "later", "--baseline", "latest")
     assert later.facts["baseline"]["path"] == str(project.root / "reports" / "whole")
+    named = project.run_inline("--run-id", "named", "--baseline", "reports/again").output
+    assert "reports/again, which holds only part of an eval: 1 of 4 cases of a\n" in named
+
+
+def test_what_is_made_of_a_partial_run_is_partial_and_merged_parts_are_whole(project: Project) -> None:
+    project.write(test_a=TWO_TESTS, judge="def test_j(case, generation): pass\n")
+    for name, option in (("few", "--limit=3"), ("p1", "--shard=1/2"), ("p2", "--shard=2/2")):
+        project.run_inline("--run-id", name, option)
+    for name, command in (
+        ("again", ["rescore", "few"]),
+        ("tests", ["rescore", "few", "--tests", "judge.py"]),
+        ("whole", ["merge", "p1", "p2"]),
+    ):
+        assert project.evalharness(*command, "--run-id", name)[0] in (0, 1)
+    made = {
+        name: json.loads((project.root / "reports" / name / "run.json").read_bytes())["partial"] for name in ("again", "tests", "whole")
+    }
+    assert made == {"again": part("cases", 3, 4), "tests": [{**part("cases", 3, 4)[0], "eval": "judge"}], "whole": []}
 
 
 @pytest.mark.slow

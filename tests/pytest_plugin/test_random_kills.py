@@ -32,7 +32,7 @@ def meet(name):
 """
 KILLED_TWICE = {
     "case": """
-def slow_and_killed(self, prompt, plugins):
+def slow_and_killed(self, prompt, plugins, *_):
     if "PYTEST_XDIST_WORKER" in os.environ and "ask c11 again" in prompt.text:
         meet("first"), meet("second")
     return slow(self, prompt, plugins)

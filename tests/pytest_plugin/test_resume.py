@@ -52,7 +52,7 @@ def note(text):
     with open(here / "made.txt", "a") as file:
         file.write(text + "\\n")
 
-def noted(self, prompt, plugins):
+def noted(self, prompt, plugins, *_):
     case = prompt.text.partition("ask ")[2][:3]
     if (here / "broken").exists() and case > "c05":
         raise BackendError("the device failed")

@@ -32,8 +32,8 @@ class TestRunningAgain:
         again = project.run_inline("--lf", "--collect-only", "-q")
         assert [line for line in again.output.splitlines() if "::" in line] == [f"test_a.py::test_s[fake:echo-c{i}]" for i in (1, 2, 3)]
         (project.root / "fixed").touch()
-        assert project.run_inline("--lf", "--run-id", "second").summary().startswith("2 passed, 1 invalid")
-        assert project.run_inline("--lf", "--run-id", "third").summary().startswith("1 invalid")
+        assert "2 passed, 1 invalid" in project.run_inline("--lf", "--run-id", "second").summary()
+        assert "1 invalid" in project.run_inline("--lf", "--run-id", "third").summary()
 
     def test_sw_stops_at_a_miss_and_goes_on_from_it(self, project: Project) -> None:
         project.write(test_a=OUTCOMES)

@@ -68,7 +68,7 @@ def test_it_fits_whatever_the_names_are_and_steers_no_terminal(columns: int, kin
         ),
         (run_of(WorkerProgress("main", "testing", "hf:final", "stage_a"), left_s=None), "running tests, 60/240 tests"),
         (run_of(left_s=None, engines=()), "starting, 60/240 tests"),
-        (run_of(WorkerProgress("main"), num_tests_done=240, left_s=None), "judging the run and writing its reports, 240/240 tests"),
+        (run_of(WorkerProgress("main"), num_tests_done=240, left_s=None), "closing engines, judging gates, writing reports, 240/240 tests"),
     ],
 )
 def test_it_says_what_goes_on(progress: RunProgress, expected: str) -> None:

@@ -22,9 +22,9 @@ def change(*cases: str, what: str = "the case is new", first: str | None = None)
 
 def test_the_run_or_file_that_generated_is_named() -> None:
     (remark,) = rescored_remarks(run())
-    assert remark == "rescored: the generations are those of run live of 2026-01-01T00:00:00+00:00, none is new"
+    assert remark == "rescored from run live of 2026-01-01T00:00:00+00:00: no new generations"
     (remark,) = rescored_remarks(run(tests="checks.py"))
-    assert remark.startswith("rescored with the tests of checks.py: ")
+    assert remark.startswith("rescored with the tests of checks.py from run live ")
     (remark,) = rescored_remarks({"rescored": {"dump": "gt_vs_pred.jsonl"}})
     assert remark == "scored from the file gt_vs_pred.jsonl: nothing was generated, no test ran and no gate was judged"
     assert [*rescored_remarks({}), *rescored_sections({})] == []

@@ -84,7 +84,7 @@ def _line(folder: Path, entry: Entry) -> dict[str, Any]:
     return {
         "run": entry["name"],
         "state": "partial" if entry["state"] == "finished" and entry["partial"] else entry["state"],
-        "verdict": verdict if is_over and (verdict != "passed" or gates["passed"]) else "none",
+        "verdict": verdict if is_over and (verdict != "passed" or (gates["passed"] and not entry["gates"].get("not judged"))) else "none",
         "gates": gates,
         "started_at": entry["started_at"],
         "duration_s": entry["duration_s"],

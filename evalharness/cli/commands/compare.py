@@ -66,7 +66,7 @@ def compare(base: str, candidates: Sequence[str], out: Path | None, anyway: bool
         paths = write_comparison(comparisons, out or (source if source.is_dir() else Path()))
         renew_index(paths[0].parent)
     except EvalHarnessError as error:
-        raise ComparisonError(f"cannot compare: {error}") from error
+        raise ComparisonError(f"cannot compare: {error}").helped_by(error.command, error.lines) from error
     print_lines(open_console(), comparison_lines(comparisons, terminal_width()))
     print(*paths, sep="\n")
     return NOT_PASSED if any(comparison.has_regressed for comparison in comparisons) else DONE

@@ -272,12 +272,14 @@ def print_check(console: Console, check: Check, *, new_section: bool) -> None:
     """Print one finding on a terminal, after the heading of its section if it is the section's first."""
     from rich.text import Text
 
-    from evalharness.report.terminal import OUTCOME_STYLES, print_heading
+    from evalharness.report.terminal import OUTCOME_STYLES, print_heading, wrapped
 
     if new_section:
         print_heading(console, check.section)
     line = Text(f"{check.status:7}  ", style=OUTCOME_STYLES.get(check.status, "red"))
     text = one_line(redactor().text(f"{check.name}: {check.text}"), 1000)
-    console.print(line.append(text, style="not dim default"), soft_wrap=True)
+    columns = console.width - 10 if console.is_terminal else len(text) + 1
+    for number, part in enumerate(wrapped(text, columns)):
+        console.print((Text(" " * 9) if number else line).append(part, style="not dim default"), soft_wrap=True)
     if check.remedy:
         console.print(Text(f"         → {one_line(check.remedy, 400)}"), soft_wrap=True)

@@ -24,7 +24,7 @@ from evalharness.cli.completion import RUN
 from evalharness.cli.framework import PATH, RUN_CODES, command, find_run
 from evalharness.config import RunConfig, resolve
 from evalharness.runs.command_line import shown_command
-from evalharness.runs.run_file import environment_facts, utc_now, write_run_file
+from evalharness.runs.run_file import environment_facts, read_run, utc_now, write_run_file
 from evalharness.runs.samples import count_outcomes
 from evalharness.runs.schema import Row, RunFile
 
@@ -65,12 +65,15 @@ def report(run: str) -> int:
     """
     run_dir = find_run(run)
     from evalharness.report.html.index_page import renew_index
+    from evalharness.report.markdown import go_on_command
     from evalharness.report.writing import rebuild_run, write_reports  # numpy and tabulate, so only where they are needed
 
     if rebuild_run(run_dir):
         print(f"{run_dir}: samples.jsonl was rebuilt from the journal", file=sys.stderr)
     print(*write_reports(run_dir).values(), sep="\n")
     renew_index(run_dir)
+    if command := go_on_command(read_run(run_dir)):
+        print(f"go on: {command}", file=sys.stderr)
     return DONE
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from evalharness.api.errors import DONE, ConfigError, RecordError, did_you_mean
 from evalharness.cli.completion import CASE, ENGINE, RUN
 from evalharness.cli.framework import PATH, command, find_run
-from evalharness.runs.schema import Row
+from evalharness.runs.run_file import read_samples
+from evalharness.runs.schema import Row, text_of
 
 
 @command(
@@ -24,7 +26,7 @@ from evalharness.runs.schema import Row
     takes_runs=True,
 )
 @click.argument("run", metavar="RUN", type=RUN)
-@click.argument("case", metavar="CASE", type=CASE)
+@click.argument("case", metavar="CASE", type=CASE, required=False)
 @click.option(
     "--engine", metavar="ID", type=ENGINE, help="Show only this engine, such as hf:final; the checkpoint's name is enough (default: all)"
 )
@@ -37,16 +39,17 @@ from evalharness.runs.schema import Row
     help="Draw reference and prediction of a dense eval's row into this file (default: no drawing)",
 )
 @click.option("--data", type=PATH, metavar="FOLDER", help="Folder of the images for --overlay (default: the run's)")
-def show(run: str, case: str, engine: str | None, test: str | None, as_json: bool, overlay: Path | None, data: Path | None) -> int:
+def show(run: str, case: str | None, engine: str | None, test: str | None, as_json: bool, overlay: Path | None, data: Path | None) -> int:
     """Show one case of a run: prompt, images, text, raw text, scores, details and problem, per test and engine.
 
-    CASE is a case id or a node id. A part of it is enough if only one case matches; otherwise the matching cases are listed.
+    CASE is a case id or a node id. A part of it is enough if only one case matches; otherwise the matching cases are listed. Without
+    CASE the first cases that did not pass are listed.
     """
     from evalharness.report.case_view import find_rows, print_row
     from evalharness.report.terminal import open_console
 
     run_dir = find_run(run)
-    rows = _chosen(find_rows(run_dir, case), engine, test)
+    rows = _chosen(find_rows(run_dir, case), engine, test) if case is not None else _none_chosen(run_dir)
     if overlay is not None:
         _draw(rows, run_dir, overlay, data)
     console = open_console()
@@ -56,6 +59,15 @@ def show(run: str, case: str, engine: str | None, test: str | None, as_json: boo
         else:
             print_row(console, row)
     return DONE
+
+
+def _none_chosen(run_dir: Path) -> NoReturn:
+    from evalharness.report.case_view import with_choice
+
+    ids = dict.fromkeys(text_of(row.get("case_id")) for row in read_samples(run_dir) if row.get("outcome") not in ("pass", "skip"))
+    problem = f"CASE is missing; these cases of {run_dir} did not pass" if ids else f"CASE is missing; all cases of {run_dir} passed"
+    every = ids or dict.fromkeys(text_of(row.get("case_id")) for row in read_samples(run_dir))
+    raise with_choice(RecordError(problem), run_dir, list(every))
 
 
 def _chosen(rows: list[Row], engine: str | None, test: str | None) -> list[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -72,16 +73,18 @@ def _lines(run_dir: Path) -> Iterator[str]:
     from evalharness.report.progress import progress_page
     from evalharness.report.text import duration_text, one_line
 
-    state, progress, since_s = _state(run_dir), read_progress(run_dir), seconds_since_written(run_dir)
-    name = one_line(run_dir.resolve().name, 100)
+    run, progress, since_s = read_run(run_dir), read_progress(run_dir), seconds_since_written(run_dir)
+    state, name = _state(run_dir), one_line(run_dir.resolve().name, 100)
     if state not in ("running", "killed", "unfinished"):
         yield f"{name}: {state}; evalharness summary {name} shows its results"
         return
     heard = "" if since_s is None else f", as of {duration_text(since_s)} ago"
     yield f"{name}: {state}{heard}"
     if progress is not None:
-        yield from progress_page(progress)
+        yield from progress_page(progress if state == "running" else replace(progress, left_s=None, workers=()))
     elif state == "running":
         yield "  it has just begun: its progress comes within 15 s"
     if state != "running":
-        yield f"  what it has is kept; go on: pytest evals --resume {name}"
+        from evalharness.report.markdown import go_on_command  # numpy and all that reports are made of
+
+        yield f"  what it has is kept; go on: {go_on_command(run) or f'pytest evals --resume {name}'}"

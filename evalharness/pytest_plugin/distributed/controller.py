@@ -39,6 +39,8 @@ class Controller:
         self._watch: Watch | None = None
         self._problems_at_start: list[str] = []
         """Of workers that died before there was a run."""
+        self._early: dict[str, Any] = {}
+        """What workers said of their progress before the run had begun."""
         self._signs: OwnFolder | None = None
         """The folder of workers' signs of life: on this machine, whatever file system has the reports."""
 
@@ -82,6 +84,8 @@ class Controller:
         progress = self._config.stash[REPORTING].progress
         if progress is not None:
             progress.gathering.take(name, values)
+        else:
+            self._early[name] = {**values, "asked": values["asked"] or self._early.get(name, values)["asked"]}
 
     def _signs_of(self, node: Any) -> Path:
         if self._signs is None:
@@ -211,7 +215,9 @@ class Controller:
                 reporter.rewrite("")
             reporter.ensure_newline()
             reporter.write_line(announce(state))
-        config.stash[REPORTING].progress = progress_of(config, state)
+        config.stash[REPORTING].progress = progress = progress_of(config, state)
+        for name, taken in list(self._early.items()):
+            progress.gathering.take(name, taken)
 
     def _start(self, *, is_late: bool = False) -> None:
         self._config.stash[REPORTING].signals.take()

@@ -1,4 +1,4 @@
-"""Ends a test of an eval whose first cases all end in one error: the others would too, and cost hours or money.
+"""Ends a test of an eval whose first cases all end in the same error: the others would too, and cost hours or money.
 
 What counts is how tests end, so after all that retries: a server's, of a worker that died, of a plugin that runs tests again.
 """
@@ -36,7 +36,7 @@ class EarlyEnds:
             return
         first[record.case.id] = reason
         if len(first) == NUM_FIRST:
-            self._ended[_key(record)] = f"the first {NUM_FIRST} cases all ended in one error; --keep-going asks the others"
+            self._ended[_key(record)] = f"the first {NUM_FIRST} cases all ended in the same error (--keep-going asks the rest)"
 
     def leaves_out(self, record: ItemRecord) -> bool:
         """Return whether a test that is about to begin is not to run, as its record then says; nothing of it is set up."""

@@ -24,7 +24,7 @@ from evalharness.runs.command_line import shown_command
 from evalharness.runs.files import RunLock
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import environment_facts, utc_now, write_run_file
-from evalharness.runs.samples import eval_entries, write_rows
+from evalharness.runs.samples import ENDED, eval_entries, write_rows
 from evalharness.runs.schema import BaselineFacts, EvalLine, GateVerdict, Row, RunFile
 from evalharness.runs.workers import engine_entries
 
@@ -86,7 +86,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     forget_in_flight(run_dir)
     records = read_records(run_dir)
     engines = {spec.id: spec.to_json() for spec in state.registry.known_engines}
-    reason = interrupted or "the session ended before it"
+    reason = interrupted or ENDED
     plan = state.execution.plan
     rows = write_rows(run_dir, records, engines, plan.units, context.run.run_id, plain=plan.plain, reason=reason, crashes=crashes)
     records.forget_cases()

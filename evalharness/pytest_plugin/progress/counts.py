@@ -79,7 +79,7 @@ class Snapshot(TypedDict):
     evals: list[list[Any]]
     """Engine, eval, new answers, copied answers, tokens."""
     asked: list[list[Any]]
-    """Engine, eval, answers that the whole run is to have."""
+    """Engine, eval, answers that the whole run is to have; empty where that was told before."""
 
 
 def snapshot(execution: Execution) -> Snapshot:

@@ -7,7 +7,7 @@ ones; of an eval without any, of all. Time is the engines' own: seconds in which
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _MIN_BUSY_S = 5.0
@@ -20,7 +20,6 @@ _MOST_CREDIT = 0.95  # of an answer on its way: it may be a long one
 class EvalWork:
     """The answers of one eval: asked for, there (`num_done`), made by this session (`num_new`), and the tokens of the new ones."""
 
-    name: str
     num_asked: int = 0
     num_done: int = 0
     num_new: int = 0
@@ -34,7 +33,7 @@ class Work:
     `num_rows`, `num_row_tokens`: answers on their way, and their tokens so far; `at_work` names their evals.
     """
 
-    evals: Sequence[EvalWork]
+    evals: Mapping[str, EvalWork]
     busy_s: float
     num_busy: int
     num_rows: int = 0
@@ -46,7 +45,7 @@ class Work:
     @property
     def num_new(self) -> int:
         """Answers that this session has made."""
-        return sum(each.num_new for each in self.evals)
+        return sum(each.num_new for each in self.evals.values())
 
     @property
     def period_s(self) -> float:
@@ -55,23 +54,23 @@ class Work:
 
     def left_s(self) -> float | None:
         """Return the seconds that all engines need for the rest, None if nothing can be said."""
-        usual = sum(each.num_tokens for each in self.evals) / max(1, self.num_new)
+        usual = sum(each.num_tokens for each in self.evals.values()) / max(1, self.num_new)
         done = left = heaviest = 0.0
-        for each in self.evals:
-            weight = self._tokens_per_answer(each) or max(1.0, usual)
+        for name, each in self.evals.items():
+            weight = self._tokens_per_answer(name, each) or max(1.0, usual)
             done += each.num_tokens or each.num_new * weight
             left += max(0, each.num_asked - each.num_done) * weight
-            if each.name in self.at_work:
+            if name in self.at_work:
                 heaviest = max(heaviest, weight)
         credit = min(float(self.num_row_tokens), _MOST_CREDIT * self.num_rows * heaviest)
         if done + credit <= 0 or not self.num_busy:
             return None
         return self.busy_s / (done + credit) * max(0.0, left - credit) / self.num_busy
 
-    def _tokens_per_answer(self, each: EvalWork) -> float:
+    def _tokens_per_answer(self, name: str, each: EvalWork) -> float:
         """Return the mean of the finished answers, or of all that have begun where that is more: the first to finish are the short ones."""
         finished = each.num_tokens / max(1, each.num_new)
-        if {each.name} != self.at_work:
+        if {name} != self.at_work:
             return finished
         return max(finished, (each.num_tokens + self.num_row_tokens) / max(1, each.num_new + self.num_rows))
 
@@ -104,7 +103,7 @@ class TimeLeft:
 
         The first to finish are the short ones, and say too little of the others.
         """
-        half = sum(each.num_asked for each in work.evals) // 2
+        half = sum(each.num_asked for each in work.evals.values()) // 2
         return work.busy_s >= _MIN_BUSY_S and work.num_new >= max(1, min(max(work.most_rows, _MIN_ANSWERS), half))
 
 

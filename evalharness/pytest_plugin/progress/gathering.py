@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from evalharness.pytest_plugin.progress.counts import Snapshot
@@ -28,6 +27,7 @@ class Gathering:
         self._dead: set[str] = set()
         self._rates: defaultdict[str, TokenRate] = defaultdict(TokenRate)
         self._busy_s: defaultdict[str, float] = defaultdict(float)
+        self._asked: list[list[Any]] = []
         self._most_rows = 0
         self._generating_s = 0.0
         """Seconds in which any engine generated: the clock of the estimate, which stands still while engines load."""
@@ -43,6 +43,8 @@ class Gathering:
 
     def take(self, worker: str, taken: Snapshot) -> None:
         """Take the newest snapshot of a process. For any thread."""
+        if taken["asked"]:  # every process knows all of it, and tells it once
+            self._asked = taken["asked"]
         self._snapshots[worker] = (self._clock(), taken)
 
     def died(self, worker: str) -> None:
@@ -66,28 +68,44 @@ class Gathering:
             num_tests_done=self.num_tests_done,
             num_problems=self.num_problems,
             left_s=self._left.look(self._generating_s, work),
-            engines=tuple(self._engine(engine, every, busy, work.period_s) for engine in self._engines_of(every)),
+            engines=tuple(self._engines(every, busy, work.period_s)),
             workers=tuple(self._worker(name, now) for name in list(self._snapshots)),
         )
 
-    def _engines_of(self, every: Sequence[Snapshot]) -> list[str]:
-        """Return the run's engines; those of tests without cases may not be among the known ones."""
-        return list(dict.fromkeys([*self._engine_ids, *(row[0] for each in every for row in each["evals"])]))
+    def _engines(self, every: Sequence[Snapshot], busy: Sequence[Snapshot], period_s: float) -> Iterator[EngineProgress]:
+        """Yield the run's engines, then those that only tests without cases asked."""
+        asked, done, tokens = Counter[str](), Counter[str](), Counter[str]()
+        for engine, _, num_asked in self._asked:
+            asked[engine] += num_asked
+        for engine, _, num_new, num_copied, num_tokens in _rows(every):
+            done[engine] += num_new + (num_copied if self._is_resumed else 0)
+            tokens[engine] += num_tokens
+        for engine in dict.fromkeys([*self._engine_ids, *done]):
+            under_way = [each for each in busy if each["engine"] == engine]
+            num_tokens = tokens[engine] + sum(each["num_row_tokens"] or 0 for each in under_way)
+            yield EngineProgress(
+                id=engine,
+                num_done=min(done[engine], asked[engine] or done[engine]),
+                num_asked=asked[engine],
+                num_in_flight=sum(each["num_rows"] for each in under_way),
+                num_tokens=num_tokens,
+                tokens_per_s=self._rates[engine].look(self._busy_s[engine], num_tokens, period_s),
+                is_told=all(each["num_row_tokens"] is not None for each in under_way),
+            )
 
     def _work(self, every: Sequence[Snapshot], busy: Sequence[Snapshot], *, num_alive: int) -> Work:
-        evals: dict[str, EvalWork] = {}
-        for _, name, num_asked in self._asked(every):
-            evals.setdefault(name, EvalWork(name)).num_asked += num_asked
-        for each in every:
-            for _, name, num_new, num_copied, num_tokens in each["evals"]:
-                entry = evals.setdefault(name, EvalWork(name))
-                entry.num_new += num_new
-                entry.num_done += num_new + (num_copied if self._is_resumed else 0)
-                entry.num_tokens += num_tokens
+        evals: defaultdict[str, EvalWork] = defaultdict(EvalWork)
+        for _, name, num_asked in self._asked:
+            evals[name].num_asked += num_asked
+        for _, name, num_new, num_copied, num_tokens in _rows(every):
+            entry = evals[name]
+            entry.num_new += num_new
+            entry.num_done += num_new + (num_copied if self._is_resumed else 0)
+            entry.num_tokens += num_tokens
         num_rows = sum(each["num_rows"] for each in busy)
         self._most_rows = max(self._most_rows, num_rows)
         return Work(
-            evals=list(evals.values()),
+            evals=evals,
             busy_s=sum(each["busy_s"] for each in every),
             num_busy=len(busy) or num_alive,
             num_rows=num_rows,
@@ -96,27 +114,11 @@ class Gathering:
             at_work=frozenset(each["eval"] for each in busy),
         )
 
-    def _asked(self, every: Sequence[Snapshot]) -> list[list[Any]]:
-        """Return what the whole run asks for: every process knows all of it."""
-        return next((each["asked"] for each in every if each["asked"]), [])
-
-    def _engine(self, engine: str, every: Sequence[Snapshot], busy: Sequence[Snapshot], period_s: float) -> EngineProgress:
-        counted = [row for each in every for row in each["evals"] if row[0] == engine]
-        under_way = [each for each in busy if each["engine"] == engine]
-        num_asked = sum(row[2] for row in self._asked(every) if row[0] == engine)
-        num_done = sum(row[2] + (row[3] if self._is_resumed else 0) for row in counted)
-        num_tokens = sum(row[4] for row in counted) + sum(each["num_row_tokens"] or 0 for each in under_way)
-        found = EngineProgress(
-            id=engine,
-            num_done=min(num_done, num_asked) if num_asked else num_done,
-            num_asked=num_asked,
-            num_in_flight=sum(each["num_rows"] for each in under_way),
-            num_tokens=num_tokens,
-            is_told=all(each["num_row_tokens"] is not None for each in under_way),
-        )
-        return replace(found, tokens_per_s=self._rates[engine].look(self._busy_s[engine], num_tokens, period_s))
-
     def _worker(self, name: str, now: float) -> WorkerProgress:
         taken_at, each = self._snapshots[name]
         doing = "dead" if name in self._dead else each["doing"]
         return WorkerProgress(name, doing, each["engine"], each["eval"], round(each["for_s"] + now - taken_at, 1))
+
+
+def _rows(every: Iterable[Snapshot]) -> Iterator[list[Any]]:
+    return (row for each in every for row in each["evals"])

@@ -66,9 +66,10 @@ def sending(take: Callable[[], Snapshot], send: Callable[[Snapshot], None]) -> T
 
     def tick() -> None:
         taken = take()
-        if [{**taken, "for_s": 0.0, "busy_s": 0.0}] != sent:
-            send(taken)
-            sent[:] = [{**taken, "for_s": 0.0, "busy_s": 0.0}]
+        news: list[Snapshot] = [{**taken, "for_s": 0.0, "busy_s": 0.0}]
+        if news != sent:
+            send({**taken, "asked": [] if sent else taken["asked"]})
+            sent[:] = news
 
     ticker = Ticker("progress", _SEND_S, tick, lambda error: None)  # the controller has gone
     ticker.start()

@@ -111,6 +111,7 @@ class SharedTerminal:
             if self._is_paused or self._fd < 0:
                 return
             self._erase()
+            self._erase()
             self._write(("\n" if self._column else "") + line + "\n")
             self._column = 0
             self._is_after_ours = begin_new_line(self._reporter)

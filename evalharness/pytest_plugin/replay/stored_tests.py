@@ -9,7 +9,7 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,15 +20,16 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
-from evalharness.pytest_plugin.eval_module import CasesNotLoaded, EvalModule, gates_of, marks_of, read_eval, takes
+from evalharness.pytest_plugin.eval_module import CasesNotLoaded, EvalModule, marks_of, read_eval, takes
 from evalharness.pytest_plugin.execution.units import UnitKey
+from evalharness.pytest_plugin.gate_names import gates_of, refuse_unknown_metrics
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.replay.recorded_execution import RecordedExecution, RecordedRegistry
 from evalharness.pytest_plugin.replay.trust import eval_file, project_folders
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.records import CaseRecords, RunRecords
-from evalharness.runs.schema import CaseFacts, Row
+from evalharness.runs.schema import CaseFacts, Row, entries_of
 
 
 class OriginalCases:
@@ -164,13 +165,15 @@ class StoredTestsRegistry(RecordedRegistry):
                 f"{metafunc.definition.nodeid} takes `generation`, but eval {several[1]!r} has {self._num_stored(several)} of each case; "
                 "take `generations`"
             )
-        gates_of(metafunc.definition)
         path = metafunc.definition.nodeid.partition("::")[0]
         self.facts["tests"] = path
         name = Path(path).stem.removeprefix("test_")
         given = marker.kwargs if marker is not None else {}
+        refuse_unknown_metrics(metafunc, given, gates_of(metafunc.definition))
         cases = list(self._stored.values())
-        self.modules[path] = EvalModule(name, path, cases, lambda case: None, (GenerationOptions(),), 1, self.context.run, given)
+        module = EvalModule(name, path, cases, lambda case: None, (GenerationOptions(),), 1, self.context.run, given)
+        num_left_out = sum(part["of"] - part["num"] for part in entries_of(self.recorded.run.get("partial")))
+        self.modules[path] = replace(module, num_loaded=len({case.id for case in cases}) + num_left_out)
         metafunc.parametrize(
             ("engine", "case"),
             [(engine, case) for (engine, _, _), case in self._stored.items()],

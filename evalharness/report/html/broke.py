@@ -56,12 +56,12 @@ def failed_gates(tables: RunTables) -> list[Data]:
         elif state == "failed":
             others.setdefault(text_of(gate.get("reason")), []).append(gate)
     groups: list[Data] = [
-        {"where": _where(tables, place), "size": _size(gates), "gates": sorted(gates, key=lambda gate: -gate["gap"])}
+        {"state": "failed", "where": _where(tables, place), "size": _size(gates), "gates": sorted(gates, key=lambda gate: -gate["gap"])}
         for place, gates in numbers.items()
     ]
     groups.sort(key=lambda group: -max(gate["gap"] for gate in group["gates"]))
-    groups += [_of_one_reason(tables, reason, gates) for reason, gates in others.items()]
-    return groups + [_of_one_reason(tables, f"not judged: {reason}", gates) for reason, gates in not_judged(idle).items()]
+    groups += [_of_one_reason(tables, "failed", reason, gates) for reason, gates in others.items()]
+    return groups + [_of_one_reason(tables, "not judged", f"not judged: {reason}", gates) for reason, gates in not_judged(idle).items()]
 
 
 def _place(gate: GateVerdict) -> tuple[str, str, str]:
@@ -115,14 +115,15 @@ def _lines_with(tables: RunTables, place: tuple[str, str, str], metric: str, val
         if (eval_name, test) == place[:2] and words & _EXTREMES
         for lines in [engines.get(place[2], [])]
     ]
-    return [
+    found = (
         text_of(line.get(name))
         for lines, name in named
         if name.casefold() in words
         for line in lines
         for column, cell in line.items()
         if words & set(column.casefold().split()) and isinstance(cell, (int, float)) and math.isclose(cell, value, abs_tol=1e-9)
-    ]
+    )
+    return list(dict.fromkeys(found))
 
 
 def _name_column(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -131,11 +132,12 @@ def _name_column(lines: Sequence[Mapping[str, Any]]) -> str:
     return max(columns, key=lambda name: len({line[name] for line in lines}), default=next(iter(lines[0]), "") if lines else "")
 
 
-def _of_one_reason(tables: RunTables, reason: str, gates: Sequence[GateVerdict]) -> Data:
+def _of_one_reason(tables: RunTables, state: str, reason: str, gates: Sequence[GateVerdict]) -> Data:
     places = list(dict.fromkeys(map(_place, gates)))
     link = cases_link(eval=places[0][0], test=places[0][1], engine=places[0][2]) if len(places) == 1 else ""
     expressions = _names(text_of(gate.get("expression")) for gate in gates)
     return {
+        "state": state,
         "where": _names(_where(tables, place) for place in places),
         "size": plural(len(gates), "gate") if len(gates) > 1 else "",
         "gates": [{"metric": expressions, "interval": "", "reason": one_line(reason, 600), "parts": [], "link": link}],

@@ -26,7 +26,7 @@ from evalharness.report.writing import report_file
 from evalharness.runs.files import lock_within
 from evalharness.runs.progress import read_progress, state_without_end
 from evalharness.runs.run_file import read_run, run_state
-from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
+from evalharness.runs.schema import GateVerdict, RunFile, entries_of, mapping, text_of
 
 Entry: TypeAlias = "dict[str, Any]"
 """name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, scores, problem, partial, exit_code: plain JSON."""
@@ -101,10 +101,16 @@ def _entry(folder: Path) -> Entry:
         "gates": dict(gate_counts(run)),
         "failed": failed[:MAX_FAILED],
         "scores": _scores(gates),
-        "problem": "; go on with: ".join(filter(None, (text_of(run.get("interrupted")), go_on_command(run))))[:500],
+        "problem": _problem(run)[:500],
         "partial": bool(run.get("partial")),
         "exit_code": run["exit_code"] if isinstance(run.get("exit_code"), int) else None,
     }
+
+
+def _problem(run: RunFile) -> str:
+    """Return why a run broke off, and the command that goes on with one that is over."""
+    command = "" if run_state(run) == "running" else go_on_command(run)
+    return "; ".join(filter(None, (text_of(run.get("interrupted")), f"go on with: {command}" if command else "")))
 
 
 def _scores(gates: list[GateVerdict]) -> list[list[Any]]:
@@ -133,6 +139,7 @@ _PAGES = (
     ("report.html", "report"), ("report.md", "report.md"), ("compare.html", "compare"), ("compare.md", "compare.md"),
     ("timeline.html", "timeline"), ("status.html", "status"),
 )  # fmt: skip
+_SHOWN = ("failed", "passed")
 _STATES = {"finished": "", "unfinished": "running, or killed", "broken": "cannot be read"}
 """How the page calls states that it does not show by their own names."""
 
@@ -196,11 +203,13 @@ def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
         "engine_list": json.dumps(entry["checkpoints"]),
         "started": entry["started_at"][:16].replace("T", " "),
         "duration": "" if entry["duration_s"] is None else duration_text(entry["duration_s"]),
-        "state_text": _STATES.get(entry["state"], entry["state"]),
+        "state_text": "part of an eval"
+        if entry["state"] == "finished" and entry["partial"]
+        else _STATES.get(entry["state"], entry["state"]),
         "progress": "",
         **(_progress(report_dir / entry["name"]) if entry["state"] == "running" else {}),
         "evals": [name if count is None else f"{name} ({count:,})" for name, count in entry["evals"]],
-        "verdict": next((state for state in ("failed", "passed") if entry["gates"].get(state)), "none"),
+        "verdict": verdict if (verdict := next(filter(entry["gates"].get, ("failed", "not judged", "passed")), "")) in _SHOWN else "none",
         "gate_words": [words[0].upper() + words[1:] for words in gate_words(entry["gates"])] or ["No gate"],
         "brief": _brief(_last_engine(entry)),
         "links": shown,

@@ -19,6 +19,7 @@ from evalharness.runs.schema import GateVerdict, entries_of, text_of
 NUM_SCORES = 8
 """Scores of a test that are shown at once; gates are always, all others behind a disclosure."""
 NUM_TABLE_LINES = 200
+NUM_SLICE_SCORES = 4
 NUM_OPEN = 3
 """Breakdowns that are open at once: those in which a slice would not pass a gate."""
 BEHIND = "✗ "
@@ -164,7 +165,7 @@ def breakdowns(tables: RunTables, goals: Mapping[tuple[str, str, str], Goal]) ->
     """
     tables_by_tag: list[Data] = []
     for eval_name, test in tests_of(tables.tag_counts if tables.row_tags else {}):
-        metrics = [name for name in tables.metrics(eval_name, test) if not name.startswith("num_")][:6]
+        metrics = [name for name in tables.metrics(eval_name, test) if not name.startswith("num_")][:NUM_SLICE_SCORES]
         lines_of_test = [(key, row) for key, row in tables.tag_counts.items() if key[:2] == (eval_name, test)]
         for tag in list(dict.fromkeys(key[3] for key, _ in lines_of_test))[:NUM_TAG_KEYS]:
             of_tag = [(key, row) for key, row in lines_of_test if key[3] == tag]

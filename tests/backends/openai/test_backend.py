@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from evalharness.api.requests import (
     TokenGenerationRequest,
     VlmGenerationRequest,
 )
+from evalharness.backends.base import UnderWay
 from evalharness.engine.build import build_engine
 from evalharness.engine.engine import Engine
 from tests.backends.http_server import Asked, Reply, Server, pass_time, serving
@@ -98,6 +100,21 @@ def test_ids_are_sent_and_taken(told: Told, tiny_tokenizer: Any) -> None:
     assert tiny_tokenizer.decode(asked.body["prompt"]) == result.prompt_text
     assert (result.text, result.finish_reason, result.stop_reason, result.exact_ids) == ("good day", "stop", None, True)
     assert result.num_completion_tokens == len(result.token_ids) == len(tiny_tokenizer.encode("good day")) + 1
+
+
+def test_requests_that_wait_are_told_and_their_tokens_are_not_known(told: Told, tiny_tokenizer: Any) -> None:
+    say = saying(tiny_tokenizer, "good day")
+    told.say = lambda asked: replace(say(asked), delay_s=0.4)
+    engine, seen = told.engine(concurrency=2), list[UnderWay | None]()
+
+    def should_stop() -> bool:
+        seen.append(engine.under_way())
+        return False
+
+    for _ in engine.stream([text(), text(), text()], GREEDY, should_stop=should_stop):
+        pass
+    assert UnderWay(2, None) in seen
+    assert engine.under_way() == UnderWay(0, None)
 
 
 def test_servers_of_text_get_the_rendered_prompt_and_their_ids_are_not_exact(told: Told, tiny_tokenizer: Any) -> None:

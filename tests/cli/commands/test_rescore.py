@@ -181,7 +181,7 @@ def test_a_rescored_run_says_so_and_can_be_scored_again(project: Project) -> Non
     rescored = again(project, live)
     assert rescored.facts["rescored"]["run_id"] == "live"
     assert rescored.facts["rescored"]["changes"] == []
-    assert "rescored: the generations are those of run live of 20" in (rescored.run_dir / "report.md").read_text("utf-8")
+    assert "rescored from run live of 20" in (rescored.run_dir / "report.md").read_text("utf-8")
     assert "rescored" in rescored.output
     code, output = project.evalharness("rescore", str(rescored.run_dir), "--run-id", "third", "--report-dir", "elsewhere")
     assert code == 0, output
@@ -199,7 +199,7 @@ def test_changed_tests_judge_the_old_generations(project: Project) -> None:
         MARK
         + """
 @pytest.mark.gate("y == 6")
-def test_s(case, generation, score): score(x=2)
+def test_s(case, generation, score): score(**{"x": 2})
 @pytest.mark.gate("y == 6")
 def test_new(case, generation, score): score(y=len(generation.text))
 """
@@ -558,7 +558,7 @@ class TestRefused:
         assert message in self.refused(project, "reports/live")
 
     def test_evals_names_and_tests_that_cannot_be_used(self, project: Project, live: Run) -> None:
-        assert "run 'live' exists already" in project.evalharness("rescore", "reports/live", "--run-id", "live")[1]
+        assert "run 'live' already exists" in project.evalharness("rescore", "reports/live", "--run-id", "live")[1]
         assert "--run-id must be" in self.refused(project, "reports/live", "--run-id", "../x")
         assert "--tests nothing.py is not a file" in self.refused(project, "reports/live", "--tests", "nothing.py")
         assert "--tests pytest.ini is not a Python file" in self.refused(project, "reports/live", "--tests", "pytest.ini")

@@ -55,6 +55,11 @@ class TestCase:
     def test_otherwise_candidates_are_listed(self, run: str, case: str, message: str, refused: Command) -> None:
         assert message in refused("show", run, case)
 
+    def test_without_a_case_those_that_did_not_pass_are_listed(self, run: str, tmp_path: Path, refused: Command) -> None:
+        error = refused("show", run)
+        assert error.endswith("did not pass\n  group-1/a\n  broken\ntry: evalharness show reports/first group-1/a\n")
+        assert "all cases of " in refused("show", write_run(tmp_path / "good", [row("a")]))
+
     def test_of_many_candidates_ten_are_listed_and_the_rest_counted(self, tmp_path: Path, refused: Command) -> None:
         error = refused("show", write_run(tmp_path / "many", [row(f"case-{number}") for number in range(1234)]), "case")
         assert error.count("\n  case-") == 10

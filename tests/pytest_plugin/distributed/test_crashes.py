@@ -265,7 +265,7 @@ class TestEnginesThatCannotOpen:
             test_a=MARK.replace("range(4)", f"range({num_cases})")
             + "@pytest.mark.gate('x >= 1')\ndef test_s(case, generation, score): score(x=1)\n"
         )
-        run = project.run("--model", project.script({"txt": "x"}), mode=mode)
+        run = project.run("--keep-going", "--model", project.script({"txt": "x"}), mode=mode)
         assert run.counts == {"error": num_cases}
         assert len({row["problem"] for row in run.rows}) == 1
         assert run.rows[0]["problem"].startswith("setup: engine fake:answers cannot be opened: answers.jsonl:1 is not a script row")
@@ -278,7 +278,9 @@ class TestEnginesThatCannotOpen:
             raise RuntimeError("CUDA is gone")
 
         monkeypatch.setattr(FakeBackend, "__init__", broken)
-        run = project.write(test_a=MARK.replace("range(4)", "range(100)") + "def test_s(case, generation): pass\n").run_inline()
+        run = project.write(test_a=MARK.replace("range(4)", "range(100)") + "def test_s(case, generation): pass\n").run_inline(
+            "--keep-going"
+        )
         assert run.counts == {"error": 100}
         assert {row["problem"] for row in run.rows} == {"setup: engine fake:echo cannot be opened: RuntimeError: CUDA is gone"}
         assert run.output.count('raise RuntimeError("CUDA is gone")') == 1
@@ -295,7 +297,7 @@ from evalharness.pytest_plugin.execution import engine_queue
 engine_queue.STOP_TIMEOUT_S = PATIENCE
 complete = FakeBackend._complete
 
-def noted(self, prompt, plugins):
+def noted(self, prompt, plugins, *_):
     if "c2" in prompt.text: Path("at-c2").touch()
     return complete(self, prompt, plugins)
 

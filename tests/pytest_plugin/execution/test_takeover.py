@@ -53,7 +53,7 @@ def opening(): pass
 
 DEADLY
 
-def logged(self, prompt, plugins):
+def logged(self, prompt, plugins, *_):
     case = prompt.text.partition("ask ")[2][:3]
     with open(here / "generated.txt", "a") as file:
         file.write(case + "\\n")

@@ -111,6 +111,15 @@ def test_a_log_gets_whole_lines_and_pytest_begins_a_new_one_after_each() -> None
     shared.close()
 
 
+def test_a_line_of_its_own_takes_the_place_of_the_one_that_is_rewritten(shared: Shared) -> None:
+    shared.terminal.write("test_a.py .")
+    shared.terminal.show("1/3 answers, and much more")
+    shared.terminal.log("interrupted")
+    assert shared.text == "test_a.py .\ninterrupted"
+    shared.terminal.show("2/3")
+    assert shared.text == "test_a.py .\ninterrupted\n2/3"
+
+
 def test_a_terminal_that_has_gone_ends_no_run() -> None:
     shared = Shared()
     os.close(shared._reading)

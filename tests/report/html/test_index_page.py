@@ -221,3 +221,11 @@ def test_hostile_names_stay_text_and_within_the_folder(tmp_path: Path) -> None:
     assert "<script" not in page
     assert not [hostile for hostile in HOSTILE_TEXTS.values() if "<" in hostile and hostile in page]
     assert all(not target.startswith(("/", ".")) and ":" not in target for target in re.findall(r'href="([^"]*)"', page))
+
+
+def test_a_run_whose_gates_were_not_all_judged_has_not_passed_and_says_how_to_go_on(tmp_path: Path) -> None:
+    idle = {**gate(False), "judged": False, "reason": "not judged: 3 of 4 cases were not run (Ctrl-C)"}
+    write_run(tmp_path / "cut", [row()], gates=[gate(), idle], interrupted="Ctrl-C", exit_code=2)
+    write_index(tmp_path)
+    assert 'data-verdict="passed"' not in text(tmp_path)
+    assert "Ctrl-C; go on with: pytest evals --resume first" in text(tmp_path)

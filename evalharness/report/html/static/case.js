@@ -15,7 +15,7 @@ function referenceOf(data) {
 
 /** Return text as nodes; of a very long one the beginning, and a button for the rest. */
 function longText(text, most = MOST_CHARS) {
-  if (text.length <= most) return visible(text);
+  if (text.length <= most * 1.5) return visible(text);
   const parts = el("span", {}, visible(text.slice(0, most)));
   const more = el("button", { type: "button", on: { click: () => parts.replaceChildren(visible(text)) } }, `Show all ${text.length.toLocaleString("en")} characters`);
   parts.append(el("br"), more);
@@ -26,8 +26,8 @@ function longText(text, most = MOST_CHARS) {
 function showCase(row, data, at, total) {
   const article = $("#case");
   const go = (by, text, key) => el("button", { type: "button", disabled: at < 0 ? !total : at + by < 0 || at + by >= total, "aria-label": key, title: key, on: { click: () => step(by) } }, text);
-  const pictures = photosOf(row, data), conversation = conversationOf(data), answers = answersOf(data);
-  const isText = !pictures && conversation !== null;
+  const pictures = photosOf(row, data), conversation = conversationOf(data);
+  const isText = !pictures && conversation !== null, answers = answersOf(data, isText && referenceOf(data) === null);
   article.replaceChildren(...[
     el("div", { class: "case-top" },
       el("div", {},
@@ -37,9 +37,9 @@ function showCase(row, data, at, total) {
         el("button", { type: "button", class: "back", on: { click: leaveCase } }, "List"),
         go(-1, "←", "previous (k)"), go(1, "→", "next (j)"))),
     elsewhere(row, data),
-    data.problem ? el("pre", { class: "problem text" }, longText(data.problem, MOST_PROBLEM)) : null,
+    data.problem?.trim() ? el("pre", { class: "problem text" }, longText(data.problem, MOST_PROBLEM)) : null,
     scoresOf(data),
-    el("div", { class: `case-main${isText ? " is-text" : pictures ? "" : " is-one"}` }, pictures ?? (isText ? el("div", {}, el("h3", {}, "Conversation"), conversation) : null), el("div", { class: "answers" }, objectsOf(data), answers)),
+    el("div", { class: `case-main${isText ? " is-text" : pictures ? "" : " is-one"}${isText && referenceOf(data) === null ? " is-said" : ""}` }, pictures ?? (isText ? el("div", {}, el("h3", {}, "Conversation"), conversation) : null), el("div", { class: "answers" }, objectsOf(data), answers)),
     ...(conversation && !isText ? [el("details", {}, el("summary", {}, "Conversation"), conversation)] : []),
     ...detailsOf(data),
     ...factsOf(data),
@@ -123,10 +123,11 @@ const scoreText = (name, value) => Number.isInteger(value) && (name.startsWith("
 
 // ---- answers ----
 
-function answersOf(data) {
+/** Return the answers beside the reference; `isSaid`: the conversation has all that there is to show of them. */
+function answersOf(data, isSaid) {
   const made = generationsOf(data);
   return made.map((generation, place) => el("div", { class: "generation" }, el("h3", {}, made.length > 1 ? `Answer ${place + 1} of ${made.length}` : "Answer"),
-    answerBody(data, generation, made.length), ...sourcesOf(generation)));
+    isSaid ? null : answerBody(data, generation, made.length), ...sourcesOf(generation)));
 }
 
 function answerBody(data, generation, many) {

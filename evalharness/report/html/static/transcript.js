@@ -96,6 +96,6 @@ function conversationOf(data) {
   const made = generationsOf(data);
   if (nodes.length && made.length) nodes.push(el("p", { class: "step small muted" }, "Last request"));
   if (made.length) ask(made[0]);
-  nodes.push(...made.map((one, place) => answerBubble(one, made.length > 1 ? `answer ${place + 1}` : "assistant", LONG_ANSWER)));
+  nodes.push(...made.map((one, place) => answerBubble(one, made.length > 1 ? `answer ${place + 1}` : "assistant", referenceOf(data) === null ? MOST_CHARS : LONG_ANSWER)));
   return nodes.length ? el("div", { class: "conversation" }, nodes) : null;
 }
