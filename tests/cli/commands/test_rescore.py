@@ -558,7 +558,7 @@ class TestRefused:
         assert message in self.refused(project, "reports/live")
 
     def test_evals_names_and_tests_that_cannot_be_used(self, project: Project, live: Run) -> None:
-        assert "run 'live' exists already" in project.evalharness("rescore", "reports/live", "--run-id", "live")[1]
+        assert "run 'live' already exists" in project.evalharness("rescore", "reports/live", "--run-id", "live")[1]
         assert "--run-id must be" in self.refused(project, "reports/live", "--run-id", "../x")
         assert "--tests nothing.py is not a file" in self.refused(project, "reports/live", "--tests", "nothing.py")
         assert "--tests pytest.ini is not a Python file" in self.refused(project, "reports/live", "--tests", "pytest.ini")
