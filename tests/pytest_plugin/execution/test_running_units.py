@@ -191,7 +191,8 @@ def test_a_unit_that_failed_leaves_no_sign_that_its_cases_are_still_asked(projec
     """Else they would be suspected if the worker died later, of whatever."""
     failing = (
         "from evalharness.backends.fake import FakeBackend\ncomplete = FakeBackend._complete\n"
-        "def fails(self, prompt, plugins, *_):\n    if 'ask a2' in prompt.text: raise TypeError\n    return complete(self, prompt, plugins)\n"
+        "def fails(self, prompt, plugins, *_):\n    if 'ask a2' in prompt.text: raise TypeError\n"
+        "    return complete(self, prompt, plugins)\n"
         "FakeBackend._complete = fails\n"
     )
     test = "import glob\ndef test_t(case, generation): assert not glob.glob('reports/*/journal/*.1.asked')\n"
