@@ -51,6 +51,7 @@ from evalharness.pytest_plugin.reporting import CONTROLLER_NAMES, REPORTING, Rep
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
+from evalharness.runs.journal import readable
 from evalharness.runs.run_file import is_latest
 
 
@@ -352,6 +353,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the tests of evals that a resumed or recorded run does not have."""
     if config.stash[STATE].registry.modules:
         gc.freeze()  # see pytest_collection_finish; sessions without evals are left as they are
+        for item in items:
+            if "\\" in item.name:
+                item.extra_keyword_matches.add(readable(item.name))  # -k takes letters as well as pytest's escapes of them
     yield  # raises for an expression of -k or -m that pytest refuses, after which it still ends the collection
     registry = config.stash[STATE].registry
     config.stash[STATE].is_collected = True

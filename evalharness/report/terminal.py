@@ -121,7 +121,7 @@ def verdict_line(tables: RunTables) -> str:
 
 
 def _table(tables: RunTables, columns: int) -> Iterator[str]:
-    """Yield the score table: validity counts are never dropped, scores wrap to a line of their own if they do not fit."""
+    """Yield the score table: validity counts are never dropped; scores, and names that were cut, stand below their line in full."""
     shown = [name for name in _VALIDITY if name in _ALWAYS_SHOWN or tables.total(name)]
     lines: list[list[str]] = [["eval", "engine", "cases", *(_TITLES[name] for name in shown)]]
     scores: list[str] = [""]
@@ -145,8 +145,9 @@ def _table(tables: RunTables, columns: int) -> Iterator[str]:
         shown = [names[0][line[0]], names[1][line[1]], *line[2:]]
         cells = [pad(cell, width, right=position > 1) for position, (cell, width) in enumerate(zip(shown, widths, strict=True))]
         yield "  ".join([*cells, score] if beside else cells).rstrip()
-        if score and not beside:
-            yield from wrapped(f"  {score}", columns)
+        cut = " on ".join(name for name, fitted in zip(line[:2], shown, strict=False) if name != fitted)
+        if below := ": ".join(filter(None, (cut, "" if beside else score))):
+            yield from wrapped(f"  {below}", columns)
     if left_out > 0:
         yield f"{left_out} more lines in report.md"
 

@@ -37,3 +37,10 @@ def test_a_node_id_stays_as_pytest_takes_it_and_resume_finds_its_tests(project: 
     code, output = project.evalharness("rescore", "one", "--run-id", "again")
     assert code == 0
     assert "a::test_s[统计]" in output
+
+
+def test_k_takes_letters_and_escapes(project: Project) -> None:
+    project.write(test_a=MARK + BODY)
+    for number, word in enumerate(("统计", r"u7edf", "统")):
+        rows = project.run_inline("-k", word, "--run-id", f"r{number}").rows
+        assert [row["test"] for row in rows] == ["test_s[统计]"] * 4

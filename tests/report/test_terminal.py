@@ -174,3 +174,10 @@ def test_a_long_line_is_neither_cut_nor_broken() -> None:
     print_lines(open_console(file), ["x" * 300])
     print_fields(open_console(file), {"name": "y" * 300})
     assert file.getvalue() == "x" * 300 + "\n" + "name  " + "y" * 300 + "\n"
+
+
+def test_a_name_that_is_cut_stands_in_full_below(tmp_path: Path) -> None:
+    name = "test_summary_of_the_whole_photo[" + "统计信息与符合性" + "]"
+    lines = lines_of(tmp_path, [row("a", test=name, scores={"f1": 0.5})], 80)
+    assert "~" in lines[1]
+    assert f"stage_a::{name}: f1 0.500".replace(" ", "") in "".join(lines[2:5]).replace(" ", "")

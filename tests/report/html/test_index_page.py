@@ -229,3 +229,9 @@ def test_a_run_whose_gates_were_not_all_judged_has_not_passed_and_says_how_to_go
     write_index(tmp_path)
     assert 'data-verdict="passed"' not in text(tmp_path)
     assert "Ctrl-C; go on with: pytest evals --resume first" in text(tmp_path)
+
+
+def test_a_run_of_part_of_an_eval_says_so(tmp_path: Path) -> None:
+    run(tmp_path / "part", partial=[{"eval": "stage_a", "what": "cases", "num": 1, "of": 4}])
+    run(tmp_path / "whole", day=2, partial=[])
+    assert text(tmp_path).count("part of an eval") == 1
