@@ -149,7 +149,7 @@ class RunningTests:
         """Note each phase, and each subtest, in the test's record; after the last one, write its row."""
         state = self._state
         raised = call.excinfo.value if call.excinfo is not None else None
-        if call.excinfo is not None and (state.current or state.plain) is not None and not item.config.getoption("fulltrace"):
+        if call.excinfo is not None and state.current is not None and not item.config.getoption("fulltrace"):
             hide_own_frames(call.excinfo)
         report = yield
         state.execution.progress.num_signs += 1
@@ -180,7 +180,7 @@ class RunningTests:
 
     def _note_plain(self, plain: PlainTest, report: pytest.TestReport, call: pytest.CallInfo[Any], raised: BaseException | None) -> None:
         note_report(plain.record, report, call, raised)
-        if report.failed and raised is not None:
+        if report.failed and raised is not None and plain.asks:
             _note_reason(report, raised)
         if report.when != "teardown":
             return

@@ -208,7 +208,8 @@ class Project:
         chosen = ("--backend", backend) if backend is not None else ()
         self._forget_bytecode()
         started = time.monotonic()
-        with self._inside(env or {}) as output:
+        with self._inside(env or {}) as output, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["pytest", *chosen, *arguments])  # a worker of the tests' own session has no command
             code = pytest.main(["--capture=sys", *_IGNORED, *PLUGINS, *chosen, *arguments], [_NoGarbageRounds])
         return Run(int(code), output.getvalue(), time.monotonic() - started, self.root, _run_id(arguments))
 
