@@ -16,9 +16,10 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,9 @@ TRUSTED = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs",
 _PIECE_BYTES = 32 * 1024 * 1024  # part of what the hash is: other pieces, other hashes
 _BLOCK_BYTES = 1024 * 1024
 _NUM_THREADS = 16  # also on few cores: a disk is read faster with several requests under way
+_LONG_S, _TELL_EVERY_S = 3.0, 15.0
+told_of_reading: ContextVar[Callable[[str], None] | None] = ContextVar("told_of_reading", default=None)
+"""Is told how far reading is, where it takes longer than a few seconds: of large checkpoints it takes minutes."""
 _MAX_FILES = 1000  # remembered ones
 _MAX_MEMORY_BYTES = 8 * 1024 * 1024
 
@@ -86,10 +90,22 @@ def _hash_whole(states: Mapping[Path, FileState]) -> dict[Path, str]:
             for path, state in states.items()
         }
         try:
+            _tell_while(states, pieces)
             return {path: hashlib.sha256(b"".join(piece.result() for piece in made)).hexdigest() for path, made in pieces.items()}
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _tell_while(states: Mapping[Path, FileState], pieces: Mapping[Path, Sequence[Future[bytes]]]) -> None:
+    """Wait until all is read, and say now and then how far that is, where somebody listens."""
+    say, wait_s = told_of_reading.get(), _LONG_S
+    every = [piece for made in pieces.values() for piece in made]
+    total_gb, names = sum(state.size for state in states.values()) / 1e9, {path.parent.name for path in states}
+    while say is not None and wait(every, wait_s).not_done:
+        share = sum(piece.done() for piece in every) / len(every)
+        say(f"reading {', '.join(sorted(names))} for the fingerprint: {share * total_gb:.1f} of {total_gb:.1f} GB")
+        wait_s = _TELL_EVERY_S
 
 
 def _hash_piece(path: Path, state: FileState, begin: int) -> bytes:

@@ -15,11 +15,13 @@ import pytest
 
 from evalharness.analysis.judge import check_baseline, find_baseline
 from evalharness.analysis.reasons import normalised
+from evalharness.api.checks import any_text
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.garbage import collector
 from evalharness.api.options import GenerationOptions
 from evalharness.api.redaction import redactor, remember_options, remember_values
 from evalharness.api.requests import Outcome
+from evalharness.checkpoints.file_hashes import told_of_reading
 from evalharness.config import RunConfig
 from evalharness.pytest_plugin._pytest_internals import change_crash_message, check_expressions
 from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
@@ -36,7 +38,7 @@ from evalharness.pytest_plugin.execution.early_end import EarlyEnds
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.execution.units import is_eval_test
-from evalharness.pytest_plugin.failures import hide_own_frames, message_of
+from evalharness.pytest_plugin.failures import hide_own_frames, message_of, shorten
 from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdict, results_of, stop_for
 from evalharness.pytest_plugin.gate_names import FirstScores, any_regression_gate
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
@@ -161,8 +163,7 @@ class RunningTests:
         if note_report(record, report, call, raised) == "miss" and report.failed:
             _let_pass(item, record, report, call)
         if report.failed and raised is not None:
-            change_crash_message(report.longrepr, message_of(raised))
-            report.evalharness_reason = [message_of(raised), record.case.id, record.case.group]  # type: ignore[attr-defined]
+            _note_reason(report, raised, record.case.id, record.case.group)
         make_safe(report)
         if is_subtest:
             return report
@@ -179,6 +180,8 @@ class RunningTests:
 
     def _note_plain(self, plain: PlainTest, report: pytest.TestReport, call: pytest.CallInfo[Any], raised: BaseException | None) -> None:
         note_report(plain.record, report, call, raised)
+        if report.failed and raised is not None:
+            _note_reason(report, raised)
         if report.when != "teardown":
             return
         self._state.plain = None
@@ -196,6 +199,13 @@ class RunningTests:
         gc.freeze()
         if "torch" in sys.modules:  # libraries that it loads take what is frozen at exit for leaks, and print thirty lines
             atexit.register(gc.unfreeze)
+
+
+def _note_reason(report: Any, raised: BaseException, *own: object) -> None:
+    """Note the reason of a failure, and the case's ids in it, as plain types that xdist can carry."""
+    message = message_of(raised)
+    change_crash_message(report.longrepr, message)
+    report.evalharness_reason = [message, *(shorten(any_text(name)) for name in own if name)]
 
 
 def _let_pass(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:
@@ -271,6 +281,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Controller(config), "evalharness-xdist")
     if given is None and new_session is None and asked_on_command_line(config):
         refuse_misplaced_rootdir(config)
+        listening = told_of_reading.set(lambda text: print(f"evalharness: {text}", file=sys.stderr, flush=True))
         try:
             state.registry.engines  # noqa: B018  # a wrong checkpoint or option is a usage error before anything is collected
             if not runs_nothing(config):
@@ -280,6 +291,8 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(redactor().text(str(error))) from error
         except OSError as error:
             raise cannot_begin(error) from error
+        finally:
+            told_of_reading.reset(listening)
 
 
 def _check_baseline(context: RunContext) -> None:
@@ -404,7 +417,8 @@ def _start(config: pytest.Config, state: EvalSession) -> None:
 
     config.stash[REPORTING].signals.take()
     start_run(state)
-    config.stash[REPORTING].progress = progress_of(config, state)
+    config.stash[REPORTING].progress = progress = progress_of(config, state)
+    progress.start()
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:

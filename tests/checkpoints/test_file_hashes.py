@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from evalharness.api.errors import CheckpointError
 from evalharness.checkpoints import file_hashes
-from evalharness.checkpoints.file_hashes import hash_files
+from evalharness.checkpoints.file_hashes import FileState, hash_files, told_of_reading
 
 
 @pytest.fixture
@@ -242,3 +243,19 @@ def test_the_memory_keeps_the_newest(read: list[Path], tmp_path: Path, memory: P
 def test_a_file_that_cannot_be_read_is_our_error(read: list[Path], tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nothing cannot be read: No such file"):
         hash_of(tmp_path / "nothing")
+
+
+def test_reading_that_takes_long_says_how_far_it_is(read: list[Path], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hash_piece = file_hashes._hash_piece
+
+    def slow(path: Path, state: FileState, begin: int) -> bytes:
+        time.sleep(0.3 if begin else 0)
+        return hash_piece(path, state, begin)
+
+    monkeypatch.setattr(file_hashes, "_hash_piece", slow)
+    monkeypatch.setattr(file_hashes, "_LONG_S", 0.1)
+    told: list[str] = []
+    listening = told_of_reading.set(told.append)
+    hash_of(file)
+    told_of_reading.reset(listening)
+    assert told == [f"reading {file.parent.name} for the fingerprint: 0.0 of 0.0 GB"]

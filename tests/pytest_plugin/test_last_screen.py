@@ -151,3 +151,10 @@ def test_ctrl_c_is_answered_at_once_and_the_run_can_go_on(project: Project, mode
     assert run.output.index(answer) < run.output.index("INTERRUPTED: interrupted by the user")
     assert "1 gate not judged" in run.output
     assert "go on: " in run.output
+
+
+def test_ids_that_xdist_cannot_carry_cost_nothing(project: Project, mode: str) -> None:
+    odd = MARK.replace('group=f"g{i % 2}"', 'group="\\udc80" * 3') + "def test_s(case, generation): raise ValueError(f'{case.group} x')\n"
+    run = project.write(test_a=odd).run(mode=mode)
+    assert run.counts == {"error": 4}
+    assert "4 errors: " in run.output

@@ -218,6 +218,7 @@ class Controller:
         config.stash[REPORTING].progress = progress = progress_of(config, state)
         for name, taken in list(self._early.items()):
             progress.gathering.take(name, taken)
+        progress.start()
 
     def _start(self, *, is_late: bool = False) -> None:
         self._config.stash[REPORTING].signals.take()

@@ -95,6 +95,9 @@ class Progress:
         self._indexed_at = now - INDEX_EVERY_S + _FIRST_INDEX_S
         is_live = self._terminal is not None and self._terminal.is_live
         self._ticker = Ticker("progress", _LIVE_S if is_live else _QUIET_S, self._tick, self._failed)
+
+    def start(self) -> None:
+        """Begin to show it; first store it where `close` is called on it, as Ctrl-C may come at any time."""
         self._ticker.start()
 
     def _tick(self) -> None:

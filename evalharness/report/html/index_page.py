@@ -18,7 +18,7 @@ from urllib.parse import quote
 from evalharness.api.errors import RecordError
 from evalharness.report.findings import gate_counts, gate_state, gate_words, is_on_mean
 from evalharness.report.html.page import write_page
-from evalharness.report.html.site import INDEX, compare_command, compare_side, renew_links
+from evalharness.report.html.site import INDEX, compare_command, compare_side, is_index, renew_links
 from evalharness.report.markdown import go_on_command
 from evalharness.report.progress import PREFIX, progress_line
 from evalharness.report.text import duration_text, figure_text
@@ -135,7 +135,6 @@ MAX_TRENDS, TREND_RUNS = 12, 20
 NUM_SCORES = 3
 _COVERAGE = ("invalid_rate", "error_rate")  # of interest where they are not 0: then the column of verdicts has them
 _LOCK, _LOCK_S = ".index.lock", 5.0
-_OURS = b"Made by evalharness"
 _PAGES = (
     ("report.html", "report"), ("report.md", "report.md"), ("compare.html", "compare"), ("compare.md", "compare.md"),
     ("timeline.html", "timeline"), ("status.html", "status"),
@@ -154,7 +153,7 @@ def write_index(report_dir: Path) -> Path | None:
     try:
         with _locked(report_dir):
             is_new = not path.exists()
-            if not is_new and _OURS not in path.read_bytes():
+            if not is_new and not is_index(path):
                 return None
             entries = run_entries(report_dir)
             with report_file(path) as file:
@@ -172,7 +171,7 @@ def write_index(report_dir: Path) -> Path | None:
 def renew_index(folder: Path) -> None:
     """Write the index anew that lists a folder of pages, or lies in it, where there is one: the folder has new pages."""
     for report_dir in (folder, folder.absolute().parent):
-        if (report_dir / INDEX).is_file():
+        if is_index(report_dir / INDEX):
             write_index(report_dir)
 
 

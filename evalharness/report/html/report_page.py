@@ -88,7 +88,7 @@ def write_report_pages(tables: RunTables) -> dict[str, Path]:
                 path=path,
                 title=title,
                 styles=("report.css",),
-                scripts=("rows.js", "aligned.js", "transcript.js", "photos.js", "case.js", "report.js"),
+                scripts=("rows.js", "aligned.js", "transcript.js", "photos.js", "case.js", "list.js", "report.js"),
                 blocks=_blocks(tables, page, order, before),
                 number=number,
                 pages=list(zip(paths, ranges, counts, strict=True)),

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from evalharness.report.text import one_line
 
 INDEX = "index.html"
+_OURS = b"Made by evalharness"
 _PAGES = {"report.html": "report", "timeline.html": "timeline", "compare.html": "compare"}
 _LATER_PAGE = re.compile(r"report-[1-9]\d*\.html")
 _START, _END = Markup("<!--links-->"), Markup("<!--/links-->")
@@ -36,7 +37,7 @@ def page_links(page: Path) -> Markup:
 def _links(folder: Path, page: str) -> Iterator[Markup]:
     is_run = (folder / "run.json").is_file()
     index = f"../{INDEX}" if is_run else INDEX
-    if page == INDEX or (folder / index).is_file():
+    if page == INDEX or is_index(folder / index):
         yield _link(index, "All runs", is_current=page == INDEX)
     if is_run:
         yield Markup("<b>{}</b>").format(one_line(folder.absolute().name, _NAME_CHARS))
@@ -44,6 +45,14 @@ def _links(folder: Path, page: str) -> Iterator[Markup]:
     shown = {target: text for target, text in _PAGES.items() if target == here or (folder / target).is_file()}
     if shown:
         yield Markup(" ").join(_link(target, text, is_current=target == page) for target, text in shown.items())
+
+
+def is_index(path: Path) -> bool:
+    """Return whether a file is an index of runs that can be read, and not the page of something else."""
+    try:
+        return path.is_file() and _OURS in path.read_bytes()
+    except OSError:
+        return False
 
 
 def _link(target: str, text: str, *, is_current: bool) -> Markup:

@@ -68,12 +68,27 @@ def test_a_failed_gate_has_its_interval_and_leads_to_the_cases_that_made_it_fail
     assert (other["gates"][0]["metric"], other["gates"][0]["reason"], other["gates"][0]["link"]) == ("no_regression", "f1 fell", place)
 
 
-def test_gates_without_a_number_are_told_once_for_each_reason(tmp_path):
+def test_gates_without_a_number_and_those_not_judged_are_told_once_for_each_reason(tmp_path):
     gates = [gate(False, eval=f"e{n}", value=None, reason="no case recorded 'valid'; recorded: nothing") for n in range(40)]
+    stopped = "not judged: {} of 9 cases were not run (the run was interrupted)"
+    gates += [gate(False, eval=f"e{n}", value=None, judged=False, reason=stopped.format(n)) for n in range(2, 5)]
     tables = load_tables(write_run(tmp_path, rows(1), gates=gates))
-    (group,) = failed_gates(tables)
-    assert group["where"] == "e0 on hf:tiny, e1 on hf:tiny, e2 on hf:tiny and 37 more"
-    assert group["size"] == "40 gates"
+    failed, idle = failed_gates(tables)
+    assert (failed["state"], failed["size"], idle["state"], idle["size"]) == ("failed", "40 gates", "not judged", "3 gates")
+    assert failed["where"] == "e0 on hf:tiny, e1 on hf:tiny, e2 on hf:tiny and 37 more"
+    assert idle["gates"][0]["reason"] == "not judged: not all cases ran"
+
+
+def test_a_gate_on_slices_leads_to_those_that_fail(tmp_path):
+    failed = [{"value": value, "measured": 0.2, "n": 3} for value in ("a", "")]
+    one = gate(
+        False, metric="f1", expression="f1[site=*] >= 0.8", value=0.2, threshold=0.8, reason="2 of 4 values of site: a 0.2, needs ≥ 0.80"
+    )
+    samples = [row(f"c{n}", scores={"f1": 0.2}, tags={"site": "ab"[n % 2]}) for n in range(4)]
+    (group,) = failed_gates(load_tables(write_run(tmp_path, samples, gates=[{**one, "tag": "site", "failed_slices": failed}])))
+    place = "#cases?eval=stage_a&test=test_summary&engine=hf%3Atiny&score=f1%3C0.8"
+    assert group["gates"][0]["metric"] == "f1[site=*]"
+    assert group["gates"][0]["parts"] == [("a", f"{place}&tag.site=a"), ("(none)", place)]
 
 
 def test_the_worst_cases_are_those_that_lack_most_one_of_each_reason_first(tmp_path):

@@ -50,6 +50,9 @@ def test_the_index_links_reports_that_were_there_before_it(tmp_path: Path) -> No
     assert index is not None
     assert links_of(index) == [("index.html", "All runs")]
     assert [links_of(page)[0] for page in pages] == [("../index.html", "All runs")] * 2
+    index.write_text("the index of something else")
+    renew_links(tmp_path / "one")
+    assert links_of(pages[0])[0] == ("report.html", "report")
 
 
 def test_the_index_and_the_report_lead_to_what_commands_write_later(tmp_path: Path) -> None:
@@ -76,7 +79,7 @@ def test_a_hostile_folder_name_stays_text_and_fits(tmp_path: Path, name: str) ->
     except (OSError, ValueError):
         pytest.skip("no such folder can be made here")
     (folder / "run.json").touch()
-    (tmp_path / "index.html").touch()
+    (tmp_path / "index.html").write_text("Made by evalharness")
     links = page_links(folder / "report.html")
     assert len(links.encode()) == len(page_links(tmp_path / "x.html").encode())
     assert re.sub(r"</?(?:a|b|span)\b[^<>]*>|<!--/?links-->", "", links).count("<") == 0
