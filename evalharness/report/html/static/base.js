@@ -21,6 +21,11 @@ function filled(element, attributes, children) {
   return element;
 }
 
+/** Return "1 case", "1,000 cases". */
+function plural(count, noun) {
+  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 

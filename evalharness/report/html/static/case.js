@@ -115,7 +115,7 @@ function scoresOf(data) {
   const most = Math.min(scores.filter(([place]) => place < 2).length, MOST_FAILING) || NUM_SCORES;
   const rest = scores.slice(most);
   return el("div", { class: "strip" }, el("ul", { "aria-label": "Scores" }, scores.slice(0, most).map(item)),
-    rest.length ? el("details", {}, el("summary", { class: "small" }, `${rest.length} more ${rest.length === 1 ? "score" : "scores"}`), el("ul", {}, rest.map(item))) : null);
+    rest.length ? el("details", {}, el("summary", { class: "small" }, plural(rest.length, "more score")), el("ul", {}, rest.map(item))) : null);
 }
 
 /** Return a case's score for people: a whole number as one, where it is a count or lies off 0…1. */

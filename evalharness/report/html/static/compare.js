@@ -50,7 +50,7 @@ async function applyFilters() {
 }
 
 function drawList() {
-  $("#f-count").textContent = `${view.fitting.length.toLocaleString("en")} of ${DATA.cases.length.toLocaleString("en")} cases`;
+  $("#f-count").textContent = `${view.fitting.length.toLocaleString("en")} of ${plural(DATA.cases.length, "case")}`;
   $("#case-list").replaceChildren(...view.fitting.slice(0, MOST_ITEMS).map((place) => {
     const entry = DATA.cases[place];
     const item = el("div", { class: "case-item", role: "option", id: `case-${place}`, "data-place": place, "aria-selected": String(place === view.chosen) },

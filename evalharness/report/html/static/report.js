@@ -73,7 +73,7 @@ async function applyFilters(open = state.row) {
   sortRows(rows);
   state.order = rows;
   state.at = rows.indexOf(open);
-  $("#matches").textContent = rows.length === numRows ? `${numRows.toLocaleString("en")} cases` : `${rows.length.toLocaleString("en")} of ${numRows.toLocaleString("en")} cases`;
+  $("#matches").textContent = rows.length === numRows ? plural(numRows, "case") : `${rows.length.toLocaleString("en")} of ${plural(numRows, "case")}`;
   showFilters();
   layOut(true);
   if (rows.length) await openRow(state.at < 0 ? rows[0] : open, false, true);

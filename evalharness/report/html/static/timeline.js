@@ -236,7 +236,7 @@ function drawGrid() {
   const { ids, scores, outcomes, num } = state.grid;
   const rows = chosenRows();
   state.rows = rows;
-  $("#case-count").textContent = `${rows.length.toLocaleString("en")} of ${num.toLocaleString("en")} cases`;
+  $("#case-count").textContent = `${rows.length.toLocaleString("en")} of ${plural(num, "case")}`;
   const head = el("tr", {}, el("th", { scope: "col" }, "case"), track().points.map((point) => el("th", { scope: "col" }, visible(oneLine(pointName(point), 40)))));
   const body = rows.slice(0, state.shown).map((place) => {
     let before = null;
