@@ -12,6 +12,7 @@ from itertools import islice
 import numpy as np
 
 from evalharness.analysis.statistics.intervals import mean_intervals
+from evalharness.api.checks import excerpt
 from evalharness.report.findings import gate_state, is_on_mean
 from evalharness.report.tables import COUNTS, ProblemGroup, RunTables
 from evalharness.report.text import figure_text, number_text, one_line, plural, terminal_text
@@ -25,6 +26,7 @@ NUM_PASSED_GATES = 5
 NUM_REASONS = 3
 NUM_WORST = 3
 _NUM_OF_LINE = 3
+_REASON_CHARS, _CASES_CHARS = 160, 80
 _ORDER = ("error", "fail", "other", "invalid", "miss")
 LEGEND = {
     "malformed": "not of the form that the eval asks for (score valid is 0)",
@@ -152,13 +154,24 @@ def reason_lines(tables: RunTables) -> Iterator[str]:
     """Yield the first reasons with their number of cases and their first ones."""
     groups = reason_groups(tables)
     for group in groups[:NUM_REASONS]:
-        cases = ", ".join(terminal_text(case_id, 40) for case_id in group.case_ids) + (", …" if group.count > len(group.case_ids) else "")
+        cases = _first_cases(group)
         what = plural(group.count, "error") if group.outcome == "error" else f"{group.count:,} {group.outcome}"
         where = terminal_text(f"{group.eval} on {group.engine}", 120)
-        yield f"{what}: {one_line(group.problem or 'no reason was recorded', 160)} ({where}: {cases})"
+        reason = excerpt(one_line(group.problem or "no reason was recorded", 600), _REASON_CHARS)
+        yield f"{what}: {reason} ({where}: {cases})"
     if len(groups) > NUM_REASONS:
         num_cases = sum(group.count for group in groups[NUM_REASONS:])
         yield f"{plural(len(groups) - NUM_REASONS, 'more reason')} for {plural(num_cases, 'case')} in report.md"
+
+
+def _first_cases(group: ProblemGroup) -> str:
+    """Return the first case ids, as many as are short enough."""
+    shown: list[str] = []
+    for case_id in group.case_ids:
+        if shown and len(", ".join([*shown, case_id])) > _CASES_CHARS:
+            break
+        shown.append(terminal_text(case_id, _CASES_CHARS))
+    return ", ".join([*shown, "…"] if group.count > len(shown) else shown)
 
 
 def worst_rows(tables: RunTables, most: int = NUM_WORST) -> list[int]:
