@@ -104,7 +104,12 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
     if any(tables.total(outcome) for outcome in ("pass", "miss", "fail", "invalid", "other")):
         yield from _table(tables, columns)
     words = what_broke.legend(tables, _VALIDITY, _TITLES)
-    for line in (*([words] if words else ()), *what_broke.gate_lines(tables), *what_broke.reason_lines(tables)):
+    for line in (
+        *([words] if words else ()),
+        *what_broke.gate_lines(tables),
+        *what_broke.slice_lines(tables),
+        *what_broke.reason_lines(tables),
+    ):
         yield from wrapped(line, columns)
     remarks = [remark for remark in findings(tables) if not remark.endswith(ERRORS)]  # their reasons say it here
     for remark in remarks[:NUM_REMARKS]:

@@ -16,7 +16,8 @@ from evalharness.api.checks import excerpt
 from evalharness.report.findings import gate_state, is_on_mean
 from evalharness.report.tables import COUNTS, ProblemGroup, RunTables
 from evalharness.report.text import figure_text, number_text, one_line, plural, terminal_text
-from evalharness.report.worst import worst_first
+from evalharness.report.weak_slices import weak_slices
+from evalharness.report.worst import goals, worst_first
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 NUM_SINGLE_GATES = 6
@@ -24,6 +25,7 @@ NUM_SINGLE_GATES = 6
 NUM_GATE_LINES = 12
 NUM_PASSED_GATES = 5
 NUM_REASONS = 3
+NUM_SLICES = 3
 NUM_WORST = 3
 _NUM_OF_LINE = 3
 _REASON_CHARS, _CASES_CHARS = 160, 80
@@ -61,6 +63,25 @@ def gate_lines(tables: RunTables) -> Iterator[str]:
         yield from (_single(tables, f"gate {state}", gate) for gate in gates[:NUM_PASSED_GATES])
         if len(gates) > NUM_PASSED_GATES:
             yield f"{plural(len(gates) - NUM_PASSED_GATES, 'more gate')} {state}"
+
+
+def slice_lines(tables: RunTables) -> Iterator[str]:
+    """Yield the slice that lies farthest behind in each test whose gates failed, unless a gate on it has named it."""
+    failed = [gate for gate in entries_of(tables.run.get("gates")) if gate_state(gate) == "failed"]
+    named = {(*_test_of(gate), gate.get("tag")) for gate in failed}
+    weakest = {
+        found[:3]: found
+        for found in reversed(weak_slices(tables, goals(tables)) if failed else [])
+        if (*found[:3], None) in named and (*found[:3], found.tag) not in named
+    }
+    for found in sorted(weakest.values(), key=lambda found: -found.behind)[:NUM_SLICES]:
+        numbers = f"{number_text(found.score.mean)} (n={found.score.n:,}), {number_text(found.mean)} over all cases"
+        slice_ = f"{found.tag}={found.value or '(none)'}"
+        yield terminal_text(f"weakest slice: {slice_} of {found.eval} on {found.engine}: {found.metric} {numbers}", 300)
+
+
+def _test_of(gate: GateVerdict) -> tuple[str, str, str]:
+    return text_of(gate.get("eval")), text_of(gate.get("test")), text_of(gate.get("engine"))
 
 
 def _place(gate: GateVerdict) -> str:
@@ -110,7 +131,7 @@ def _with_interval(tables: RunTables, gate: GateVerdict) -> str:
 
 
 def _interval(tables: RunTables, gate: GateVerdict) -> str:
-    place = text_of(gate.get("eval")), text_of(gate.get("test")), text_of(gate.get("engine"))
+    place = _test_of(gate)
     metric = text_of(gate.get("metric"))
     summary = tables.scores.get((*place, metric))
     low, high = (summary.low, summary.high) if summary is not None else (float("nan"),) * 2

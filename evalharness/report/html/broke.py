@@ -13,6 +13,7 @@ from evalharness.report.html.overview import Data, cases_link, in_groups, interv
 from evalharness.report.score_tables import tables_by_title
 from evalharness.report.tables import ProblemGroup, RunTables
 from evalharness.report.text import figure_text, number_text, one_line, plural, when_finite
+from evalharness.report.weak_slices import weak_slices as find_weak_slices
 from evalharness.report.what_broke import NUM_WORST, not_judged, reason_groups, worst_rows
 from evalharness.report.worst import Goal, deciding, parts_of
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
@@ -24,8 +25,7 @@ NUM_PART_LINKS = 4
 _LINE_DROP = 0.1
 """How far below the median of its table a line must lie to be named."""
 _FEW = 5
-"""A slice of fewer cases is not called weak: by chance some are."""
-_LEAST_DROP = 0.05
+"""The lines of a table with fewer are not told apart."""
 _EXTREMES = frozenset({"min", "max", "lowest", "highest", "worst"})
 _REST = {">=": "<", ">": "<=", "<=": ">", "<": ">="}
 """What a case's score must be to lack what a gate asks of the mean."""
@@ -197,28 +197,18 @@ def problem_lines(tables: RunTables) -> list[Data]:
 
 
 def weak_slices(tables: RunTables, goals: dict[tuple[str, str, str], Goal]) -> list[Data]:
-    """Return the slices (cases of one tag) whose whole interval lies below the mean of all cases, the farthest behind first.
-
-    Looked at are the scores that decide; those that are better when lower are turned round.
-    """
-    if not tables.row_tags:
-        return []
-    ways = deciding(tables, goals)
-    slices: list[tuple[float, Data]] = []
-    for (eval_name, test, engine, tag, value, metric), score in tables.tag_scores.items():
-        way = ways.get((eval_name, test, metric), 0)
-        mean = tables.scores[eval_name, test, engine, metric].mean
-        worst = when_finite(score.high if way > 0 else score.low)
-        if not way or worst is None or score.n < _FEW:
-            continue
-        behind = (mean - score.mean) * way
-        if behind >= _LEAST_DROP and (mean - worst) * way > 0:
-            where, name = f"{eval_name} on {engine}", f"{tag} = {value or '(none)'}"
-            text = f"{number_text(score.mean)} on {in_groups(plural(score.n, 'case'), score)}, {number_text(mean)} over all"
-            link = cases_link(eval=eval_name, engine=engine, **{f"tag.{tag}": value})
-            slices.append((behind, {"name": name, "column": metric, "where": where, "text": text, "link": link}))
-    slices.sort(key=lambda entry: -entry[0])
-    return [entry for _, entry in slices[:NUM_SLICES]]
+    """Return the weakest slices, each with a link to its cases."""
+    return [
+        {
+            "name": f"{found.tag} = {found.value or '(none)'}",
+            "column": found.metric,
+            "where": f"{found.eval} on {found.engine}",
+            "text": f"{number_text(found.score.mean)} on {in_groups(plural(found.score.n, 'case'), found.score)}, "
+            f"{number_text(found.mean)} over all",
+            "link": cases_link(eval=found.eval, engine=found.engine, **{f"tag.{found.tag}": found.value}),
+        }
+        for found in find_weak_slices(tables, goals)[:NUM_SLICES]
+    ]
 
 
 def weak_lines(tables: RunTables) -> list[Data]:
