@@ -57,10 +57,10 @@ class TestGates:
         """The refusal of an unknown tag is about the whole eval: here only the last case has it."""
         rare = MARK.replace('tags={"parity": "odd" if i % 2 else "even"}', 'tags={"kind": "hard"} if i == 3 else {}')
         project.write(test_a=rare + GATED.format(gates="'x[kind=hard] <= 3', 'x >= 0'"))
-        run = project.run_inline(part)
+        run = project.run_inline(part, "--run-id", "part")
         assert run.gate("x >= 0")["passed"]
         assert run.gate("x[kind=hard] <= 3")["reason"] == "no case of this run has kind=hard"
-        assert project.run_inline().gate("x[kind=hard] <= 3")["passed"]
+        assert project.run_inline("--run-id", "whole").gate("x[kind=hard] <= 3")["passed"]
 
     def test_nothing_scored_fails_and_errors_fail_the_run_whatever_its_gates_say(self, project: Project) -> None:
         project.write(test_a=MARK + GATED.format(gates="'x >= 0'"))
