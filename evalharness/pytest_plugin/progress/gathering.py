@@ -116,7 +116,8 @@ class Gathering:
 
     def _worker(self, name: str, now: float) -> WorkerProgress:
         taken_at, each = self._snapshots[name]
-        return WorkerProgress(name, self._ended.get(name, each["doing"]), each["engine"], each["eval"], round(each["for_s"] + now - taken_at, 1))
+        doing = self._ended.get(name, each["doing"])
+        return WorkerProgress(name, doing, each["engine"], each["eval"], round(each["for_s"] + now - taken_at, 1))
 
 
 def _rows(every: Iterable[Snapshot]) -> Iterator[list[Any]]:
