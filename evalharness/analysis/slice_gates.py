@@ -14,8 +14,8 @@ MAX_SLICES = 20
 _NUM_NAMED = 5
 
 
-def refuse_unknown_slices(gates: Iterable[Gate | RegressionGate], tags: Iterable[Mapping[str, str]], *, are_all: bool) -> None:
-    """Raise `ConfigError` for a gate on a tag that no case has, or, where `are_all` cases of the eval are there, on a value."""
+def refuse_unknown_slices(gates: Iterable[Gate | RegressionGate], tags: Iterable[Mapping[str, str]]) -> None:
+    """Raise `ConfigError` for a gate on a tag, or a tag's value, that no case has; `tags` are those of all cases of the eval."""
     sliced = [gate for gate in gates if isinstance(gate, Gate) and gate.tag]
     if not sliced:
         return
@@ -27,7 +27,7 @@ def refuse_unknown_slices(gates: Iterable[Gate | RegressionGate], tags: Iterable
         if gate.tag not in values:
             known = f"tags here are: {first_names(list(values), 10)}" if values else "no case has any"
             raise ConfigError(f"gate {gate.expression!r}: no case has the tag {gate.tag!r}{did_you_mean(gate.tag, values) or ';'} {known}")
-        if are_all and gate.value != EACH and gate.value not in values[gate.tag]:
+        if gate.value != EACH and gate.value not in values[gate.tag]:
             known = first_names(list(values[gate.tag]), 10)
             meant = did_you_mean(gate.value, values[gate.tag]) or ";"
             raise ConfigError(f"gate {gate.expression!r}: no case has {gate.tag}={gate.value}{meant} its values here are: {known}")

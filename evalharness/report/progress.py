@@ -131,7 +131,7 @@ def _doing_text(worker: WorkerProgress) -> str:
     where = f"{_name(worker.eval)} on {_name(worker.engine)}" if worker.eval else _name(worker.engine)
     if worker.doing == "loading":
         return f"loading {_name(worker.engine)} … {duration_text(worker.for_s)}"
-    return {"generating": f"generates {where}", "dead": "has died"}.get(worker.doing, "runs tests")
+    return {"generating": f"generates {where}", "dead": "has died", "done": "has no tests left"}.get(worker.doing, "runs tests")
 
 
 def _name(text: str) -> str:

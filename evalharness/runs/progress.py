@@ -43,7 +43,7 @@ class EngineProgress:
 
 @dataclass(frozen=True)
 class WorkerProgress:
-    """One process: "loading" an engine, "generating" with it, "testing" what is there, or "dead"; since `for_s` seconds."""
+    """One process: "loading" an engine, "generating" with it, "testing" what is there, "done" with it, or "dead"; since `for_s` seconds."""
 
     name: str
     doing: str = "testing"

@@ -52,6 +52,16 @@ class TestGates:
         assert reason in (run.run_dir / "report.md").read_text("utf-8")
         assert run.gate("low(x) >= 1.4")["reason"].endswith("; the mean is 1.500")
 
+    @pytest.mark.parametrize("part", ["--limit=1", "--shard=1/4"])
+    def test_a_part_of_an_eval_need_not_have_the_tag_of_a_gate(self, project: Project, part: str) -> None:
+        """The refusal of an unknown tag is about the whole eval: here only the last case has it."""
+        rare = MARK.replace('tags={"parity": "odd" if i % 2 else "even"}', 'tags={"kind": "hard"} if i == 3 else {}')
+        project.write(test_a=rare + GATED.format(gates="'x[kind=hard] <= 3', 'x >= 0'"))
+        run = project.run_inline(part, "--run-id", "part")
+        assert run.gate("x >= 0")["passed"]
+        assert run.gate("x[kind=hard] <= 3")["reason"] == "no case of this run has kind=hard"
+        assert project.run_inline("--run-id", "whole").gate("x[kind=hard] <= 3")["passed"]
+
     def test_nothing_scored_fails_and_errors_fail_the_run_whatever_its_gates_say(self, project: Project) -> None:
         project.write(test_a=MARK + GATED.format(gates="'x >= 0'"))
         run = project.run_inline("--model", project.script({"invalid": "too long"}), "--run-id", "nothing")

@@ -55,9 +55,9 @@ def _newest() -> Path:
     folder = report_folder()
     heard: list[tuple[bool, float, Path]] = []
     for path in folder.glob("*/run.json"):
-        record = path.with_name(PROGRESS)
+        is_running = state_without_end(path.parent) == "running"  # a killed run has a record, too; one of seconds has none yet
         with suppress(OSError):
-            heard.append((record.exists(), (record if record.exists() else path).stat().st_mtime, path.parent))
+            heard.append((is_running, max(file.stat().st_mtime for file in (path, path.with_name(PROGRESS)) if file.exists()), path.parent))
     if not heard:
         raise RecordError(f"there is no run in {folder}; start one: pytest evals --model PATH, or give the folder of one")
     return max(heard)[2]

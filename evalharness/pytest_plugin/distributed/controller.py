@@ -132,11 +132,11 @@ class Controller:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Note that a worker ended; a death after its work was done is still a problem of the run."""
         self.pytest_runtest_logfinish()
+        died = error is not None and not hasattr(node, "workeroutput")
         if (progress := self._config.stash[REPORTING].progress) is not None:
-            progress.gathering.died(node.gateway.id)
+            progress.gathering.ended(node.gateway.id, died=died)
         if self._watch is not None:
             self._watch.remove(node.gateway.id)
-        died = error is not None and not hasattr(node, "workeroutput")
         if not died or self._crashes is None:
             return
         assert self._scheduler is not None

@@ -24,7 +24,7 @@ class Gathering:
         self._clock = clock
         self._started = self._looked_at = clock()
         self._snapshots: dict[str, tuple[float, Snapshot]] = {}
-        self._dead: set[str] = set()
+        self._ended: dict[str, str] = {}
         self._rates: defaultdict[str, TokenRate] = defaultdict(TokenRate)
         self._busy_s: defaultdict[str, float] = defaultdict(float)
         self._asked: list[list[Any]] = []
@@ -47,15 +47,15 @@ class Gathering:
             self._asked = taken["asked"]
         self._snapshots[worker] = (self._clock(), taken)
 
-    def died(self, worker: str) -> None:
+    def ended(self, worker: str, *, died: bool) -> None:
         """Note that a process has ended: what it has made is kept, and nothing is on its way there."""
-        self._dead.add(worker)
+        self._ended[worker] = "dead" if died else "done"
 
     def look(self) -> RunProgress:
         """Return how far the run is now. Call it every second or so: rates are of what has changed since."""
         now = self._clock()
         passed_s, self._looked_at = now - self._looked_at, now
-        alive = {name: each for name, (_, each) in list(self._snapshots.items()) if name not in self._dead}
+        alive = {name: each for name, (_, each) in list(self._snapshots.items()) if name not in self._ended}
         every = [each for _, each in list(self._snapshots.values())]
         busy = [each for each in alive.values() if each["doing"] == "generating"]
         work = self._work(every, busy, num_alive=len(alive))
@@ -116,7 +116,7 @@ class Gathering:
 
     def _worker(self, name: str, now: float) -> WorkerProgress:
         taken_at, each = self._snapshots[name]
-        doing = "dead" if name in self._dead else each["doing"]
+        doing = self._ended.get(name, each["doing"])
         return WorkerProgress(name, doing, each["engine"], each["eval"], round(each["for_s"] + now - taken_at, 1))
 
 

@@ -58,6 +58,13 @@ def test_a_killed_run_says_how_it_goes_on(nightly: Path, printed: Command) -> No
     assert shown.endswith("  what it has is kept; go on: pytest evals --resume nightly\n")
 
 
+def test_a_record_that_a_killed_run_left_does_not_hide_what_runs_now(nightly: Path, printed: Command) -> None:
+    killed = nightly.parent / "killed"
+    write_run(killed, [row("a")], finished_at=None)
+    write_progress(killed, PROGRESS)
+    assert printed("top").startswith("nightly: running\n")
+
+
 def test_one_that_has_ended_says_what_to_type_next(nightly: Path, printed: Command) -> None:
     assert printed("top", "ended") == "ended: finished; evalharness summary ended shows its results\n"
 

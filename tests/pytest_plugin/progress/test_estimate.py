@@ -144,6 +144,14 @@ def test_loading_is_in_no_estimate() -> None:
     assert all(one == pytest.approx(50, rel=0.1) for one in left[60:]), "it stands still, as does the work"
 
 
+def test_a_worker_that_has_ended_in_order_has_not_died() -> None:
+    gathering = Gathering(["hf:final"], is_resumed=False, clock=lambda: 0.0)
+    for name in ("gw0", "gw1"):
+        gathering.take(name, snapshot(Moment(1, 1, 20, 1, 10), 1))
+        gathering.ended(name, died=name == "gw1")
+    assert [(worker.name, worker.doing) for worker in gathering.look().workers] == [("gw0", "done"), ("gw1", "dead")]
+
+
 def test_tokens_per_second_are_of_tokens_as_they_are_made_and_not_0_in_a_pause() -> None:
     now = [0.0]
     gathering = Gathering(["hf:final"], is_resumed=False, clock=lambda: now[0])
