@@ -26,7 +26,15 @@ def dense_row(number: int, photo: dict[str, Any], *, says: bool) -> dict[str, An
     made = generation(text=f"case {number}: {name}" if says else f"case {number}: none", images=[photo], prompt_text="Find all")
     tags = {"site": "north" if number % 2 else "south"}
     outcome = "pass" if says or number else "miss"
-    return row(f"photo-{number:02}", scores={"category_f1": float(says)}, details=details, generation=made, tags=tags, outcome=outcome)
+    return row(
+        f"photo-{number:02}",
+        scores={"category_f1": float(says)},
+        details=details,
+        generation=made,
+        tags=tags,
+        outcome=outcome,
+        reference=f"reference of photo-{number:02}",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +86,11 @@ def test_a_case_stands_side_by_side_with_its_photo_and_what_differs(opened, comp
     assert page.locator("#case-detail .layer-prediction .shape").count() == 2  # halo and outline, on one side alone
     assert "".join(page.locator("#case-detail del").all_inner_texts()) == FORGOTTEN
     assert page.locator("#case-detail ins").inner_text() == "none"
+    colours = "['del', 'ins'].map((tag) => getComputedStyle(document.querySelector(`#case-detail ${tag}`)).backgroundColor)"
+    assert len(set(page.evaluate(colours))) == 1, "the base's right answer is not in red"
+    page.get_by_text(f"reference of {chosen(page)}").wait_for()
+    page.keyboard.press("t")
+    assert page.get_by_text(f"reference of {chosen(page)}").is_hidden()
 
 
 def test_keys_move_and_hide_and_a_link_leads_to_a_case(opened, comparison):

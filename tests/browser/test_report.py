@@ -312,6 +312,11 @@ def test_all_answers_and_steps_and_what_differs_are_shown(opened, report):
     page = opened(report, f"#{FIRST_MISS}")
     assert page.locator(".case del").all_text_contents() == ["0"]
     assert page.locator(".case ins").all_text_contents() == ["99"]
+    colours = "['del', 'ins'].map((tag) => getComputedStyle(document.querySelector(`.case ${tag}`)).backgroundColor)"
+    assert len(set(page.evaluate(colours))) == 1, "what is right is not in red"
+    score = page.locator(".strip li.is-fail")
+    assert score.inner_text() == "✗ f1 0.100", "the limit is the mean's, not the case's"
+    assert score.get_attribute("title") == "the gate, on the mean of all cases: f1 ≥ 0.8"
     page = opened(report, f"#{FIRST_MISS.replace('early', 'final')}")
     page.get_by_text("as the reference").wait_for()
     page = opened(report, "#" + case_anchor("votes", "test_vote", "hf:tiny", "it's a 'quoted' case"))
@@ -340,6 +345,7 @@ def test_pictures_of_many_cases_are_seen_at_once(opened, report):
     page = opened(report, "#cases?eval=stage_a")
     cases(page)
     page.keyboard.press("g")
+    page.locator(".item .why", has_text="99 is not the count").first.wait_for()
     tops = "[...document.querySelectorAll('.is-gallery .item')].map((one) => one.getBoundingClientRect().top)"
     page.wait_for_function(f"{tops}.length >= 12")
     first, second, third = page.evaluate(tops)[:3]

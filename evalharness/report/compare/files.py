@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from evalharness.analysis.comparison import compare
+from evalharness.analysis.reasons import normalised
 from evalharness.analysis.statistics.paired import LEVEL, PairedChange
 from evalharness.report.compare import text
 from evalharness.report.compare.cases import NUM_CASES, ShownCase, report_link, shown_cases
@@ -100,6 +101,7 @@ def write_compare_page(comparisons: Sequence[compare.Comparison], file: TextIO, 
     """Write the page, which will lie at `path`. Raises `RecordError` where the rows of a run cannot be read."""
     cases = shown_cases(comparisons, path.parent)
     places = {number: place for place, number in reversed(list(enumerate(case.entry["comparison"] for case in cases)))}
+    shown = Counter(case.entry["comparison"] for case in cases)
     base = comparisons[0].base.label
     write_page(
         file,
@@ -111,7 +113,7 @@ def write_compare_page(comparisons: Sequence[compare.Comparison], file: TextIO, 
         blocks=_blocks(comparisons, cases),
         base=base,
         comparisons=[
-            {**_comparison(number, comparison), **_summary(comparison, path.parent, places.get(number, 0))}
+            {**_comparison(number, comparison), **_summary(comparison, path.parent, places.get(number, 0), shown[number])}
             for number, comparison in enumerate(comparisons)
         ],
         kinds=_KINDS,
@@ -126,8 +128,20 @@ def write_compare_page(comparisons: Sequence[compare.Comparison], file: TextIO, 
     )
 
 
-def _summary(comparison: compare.Comparison, folder: Path, first_case: int) -> dict[str, Any]:
-    """Return what the first screen says in numbers; `first_case`: the place of the comparison's first case among the page's."""
+def _various(cases: Sequence[compare.CaseChange]) -> list[int]:
+    """Return the numbers of the first cases that went the first one's way: one of each eval, then one of each reason, then others."""
+    numbers = [number for number, change in enumerate(cases) if change.direction == cases[0].direction]
+    evals: dict[str, int] = {}
+    reasons: dict[tuple[str, str], int] = {}
+    for number in numbers:
+        change = cases[number]
+        evals.setdefault(change.eval, number)
+        reasons.setdefault((change.eval, normalised(change.candidate.problem or "", [change.case_id])), number)
+    return list(dict.fromkeys([*evals.values(), *reasons.values(), *numbers, *range(len(cases))]))[:NUM_FIRST]
+
+
+def _summary(comparison: compare.Comparison, folder: Path, first_case: int, num_shown: int) -> dict[str, Any]:
+    """Return what the first screen says in numbers; `first_case`: the place of the comparison's first of `num_shown` cases on the page."""
     slices = text.slices_by_verdict(comparison)
     metrics = Counter(change.verdict for change in comparison.metrics)
     ways = Counter(change.direction for change in comparison.cases)
@@ -146,8 +160,15 @@ def _summary(comparison: compare.Comparison, folder: Path, first_case: int) -> d
         "case_counts": [case for case in cases if case[1]],
         "largest": [_line(change, 1.0) for change in sorted(changed, key=text.rank)[:NUM_FIRST]],
         "worst": [
-            {"place": first_case + number, "id": change.case_id, "way": change.direction, "text": text.changed_scores(change, 2)}
-            for number, change in enumerate(comparison.cases[:NUM_FIRST])
+            {
+                "place": first_case + number,
+                "id": change.case_id,
+                "way": change.direction,
+                "text": text.changed_scores(change, 2),
+                "problem": change.candidate.problem or "",
+            }
+            for number in _various(comparison.cases[:num_shown])
+            for change in [comparison.cases[number]]
         ],
         "gates": text.gate_summary(comparison),
         "changed_gates": text.changed_gates(comparison),

@@ -72,6 +72,20 @@ class TestAtAGlance:
         assert re.search(r"<summary>no difference shown in \d+ metrics</summary>", shown)
         assert "length_rate" in shown
 
+    def test_the_worst_cases_are_of_each_eval_then_of_each_reason(self, tmp_path: Path) -> None:
+        def rows(*, right: bool) -> list[dict[str, Any]]:
+            problems = {"a": [f"{number} labels, not 9" for number in range(8)] + ["no <b>JSON</b>"], "b": ["late"]}
+            return [
+                row(f"{name}{number}", eval=name, scores={"f1": float(right)}, outcome="pass" if right else "miss", problem=problem)
+                for name, of_eval in problems.items()
+                for number, problem in enumerate(of_eval)
+            ]
+
+        shown = markup(written(compared(tmp_path, rows(right=True), rows(right=False))))
+        worst = shown[shown.index("Worst cases") :]
+        assert re.findall(r'href="#case=\d+">(\w+)</a>', worst)[:5] == ["a0", "b0", "a8", "a1", "a2"]
+        assert "no &lt;b&gt;JSON&lt;/b&gt;" in worst
+
     def test_a_slice_that_fell_as_far_as_the_whole_hides_nothing(self, tmp_path: Path) -> None:
         base = [{**one, "tags": {"site": "ab"[n % 2]}} for n, one in enumerate(cases([1.0] * 60))]
         candidate = [{**one, "scores": {"f1": 0.0}} for one in base]

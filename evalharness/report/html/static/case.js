@@ -109,8 +109,9 @@ function scoresOf(data) {
   if (!scores.length) return null;
   const item = ([place, name, value]) => {
     const { comparison, limit } = goalOf(data, name);
-    return el("li", { class: place === 0 ? "is-fail" : place === 1 ? "is-miss" : "" }, place === 0 ? el("span", { "aria-hidden": "true" }, "✗ ") : null,
-      el("span", { class: "name" }, visible(oneLine(name, 60))), " ", el("b", {}, scoreText(name, value)), place === 0 ? ` needs ${SIGNS[comparison] ?? comparison} ${limit}` : null);
+    const gate = place === 0 ? { title: `the gate, on the mean of all cases: ${name} ${SIGNS[comparison] ?? comparison} ${limit}` } : {};
+    return el("li", { class: place === 0 ? "is-fail" : place === 1 ? "is-miss" : "", ...gate }, place === 0 ? el("span", { "aria-hidden": "true" }, "✗ ") : null,
+      el("span", { class: "name" }, visible(oneLine(name, 60))), " ", el("b", {}, scoreText(name, value)));
   };
   const most = Math.min(scores.filter(([place]) => place < 2).length, MOST_FAILING) || NUM_SCORES;
   const rest = scores.slice(most);

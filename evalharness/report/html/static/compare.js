@@ -89,7 +89,7 @@ async function choose(place, follow = true) {
     el("ul", { class: "score-changes" }, entry.scores.map(([name, one, two]) => el("li", { class: "chip" }, visible(`${name} `), el("b", {}, `${numberText(one)} → ${numberText(two)}`)))),
     entry.categories.length ? el("p", { class: "small" }, "changed in ", visible(entry.categories.join(", "))) : "",
     ...photosOf(entry, detail, names),
-    textsOf(before, after, names, detail.links),
+    textsOf(before, after, names, detail),
     more(detail, entry),
   );
 }
@@ -113,27 +113,29 @@ function shapeKey(kind, text) {
   return el("span", { class: "key" }, svg("svg", { viewBox: "0 0 32 12", "aria-hidden": "true" }, svg("line", { class: `shape ${kind}`, x1: 1, x2: 31, y1: 6, y2: 6 })), ` ${text}`);
 }
 
-function textsOf(before, after, names, links) {
+/** Return both answers, what differs between them marked, and the reference beside them. */
+function textsOf(before, after, names, { links, reference }) {
   const both = before.text !== null && after.text !== null;
   const pres = both ? diffNodes(before.text, after.text) : [before, after].map(({ text }) => el("pre", { class: "text" }, text === null ? el("span", { class: "muted" }, "a baseline keeps no texts") : visible(text)));
-  return el("div", { class: "pair" }, [before, after].map((side, number) => el("div", {},
+  const wanted = reference === null ? [] : el("div", { class: "layer-truth" }, el("h4", {}, "reference"),
+    el("pre", { class: "text" }, visible(typeof reference === "string" ? reference : JSON.stringify(reference, null, 1))));
+  return el("div", { class: "pair texts" }, [before, after].map((side, number) => el("div", {},
     el("h4", {}, number ? "candidate " : "base ", visible(names[number]), links[number] ? [" ", el("a", { href: links[number] }, "in its report")] : ""),
     el("p", { class: "small" }, outcomeChip(side.outcome), " ", el("span", { class: "muted" }, [side.finish, side.tokens === null ? null : `${side.tokens} tokens`].filter(Boolean).join(", "))),
     pres[number],
     side.cut ? el("p", { class: "muted small" }, `${side.cut.toLocaleString("en")} characters more in samples.jsonl`) : "",
     side.problem ? el("p", { class: "small" }, visible(side.problem)) : "",
-  )));
+  )), wanted);
 }
 
 function more(detail, entry) {
   const nodeids = detail.sides.map(({ nodeid }) => nodeid);
   const parts = [];
-  if (detail.reference !== null) parts.push(el("h4", {}, "Reference"), el("pre", { class: "text" }, visible(typeof detail.reference === "string" ? detail.reference : JSON.stringify(detail.reference, null, 1))));
   if (detail.prompt) parts.push(el("h4", {}, "Prompt"), el("pre", { class: "text" }, visible(detail.prompt)));
   for (const [number, nodeid] of nodeids.entries()) {
     if (nodeid) parts.push(el("h4", {}, `Test id, ${["base", "candidate"][number]}`), el("div", { class: "command" }, el("code", {}, shellQuoted(nodeid)), el("button", { type: "button", "data-copy": true }, "Copy")));
   }
-  return parts.length ? el("details", {}, el("summary", {}, "Reference, prompt and test ids"), parts) : "";
+  return parts.length ? el("details", {}, el("summary", {}, "Prompt and test ids"), parts) : "";
 }
 
 // ---- start ----

@@ -51,11 +51,13 @@ function itemOf(place) {
   const pictures = index.pictures[row];
   const url = pictures ? pictureUrl(`picture-${pictures[0]}`) : null;
   const rest = el("span", { class: "rest" }, restOf(row));
+  const why = index.problem[row] < 0 ? null : el("span", { class: "why" });
   const item = el("div", { class: `item${url ? "" : " no-picture"}`, role: "option", id: `item-${place}`, "aria-setsize": state.order.length, "aria-posinset": place + 1, "aria-selected": "false", on: { click: () => choose(place) } },
     url && el("img", { class: "thumb", src: url, alt: "", loading: "lazy" }),
     el("span", { class: "name", title: index.case[row] }, el("bdi", {}, visible(index.case[row]))),
-    el("span", { class: "line" }, outcomeChip(outcomeOf(row)), rest));
+    el("span", { class: "line" }, outcomeChip(outcomeOf(row)), rest), why);
   item.style.transform = `translate(${(place % columns) * width}px, ${Math.floor(place / columns) * height}px)`;
+  if (why) rowOf(row).then(({ problem }) => why.replaceChildren(visible(oneLine(problem ?? "", 100))));
   if (state.gallery) {
     item.style.width = `${width}px`;
     if (url) rowOf(row).then((data) => drawOver(item, data, url));
