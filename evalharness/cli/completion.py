@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -49,7 +50,7 @@ class RunName(_Completed):
     def names(self, ctx: click.Context) -> Iterable[str]:
         """Return `latest` and the runs of the report folder."""
         folder = report_folder()
-        return [LATEST, *(name for name in run_names(folder) if (folder / name / "run.json").is_file())]
+        return [LATEST, *(name for name in run_names(folder) if os.path.isfile(folder / name / "run.json"))]
 
 
 class EngineName(_Completed):
