@@ -63,7 +63,7 @@ class RunBefore:
 def run_before(tables: RunTables) -> RunBefore | None:
     """Return the run before this one, None where there is none in its folder, or it cannot be read."""
     folder = tables.run_dir.absolute()
-    with suppress(OSError, RecordError):
+    with suppress(OSError, RecordError, ValueError, RecursionError):  # its rows may be broken, which is no problem of this run
         newest = sorted(folder.parent.glob("*/run.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         candidates = [path.parent for path in newest if path.parent != folder and (path.parent / "report.html").is_file()]
         before = [(started_at, run_dir) for run_dir in candidates[:_MOST_LOOKED_AT] if (started_at := _started_before(run_dir, tables))]
