@@ -137,7 +137,7 @@ def _problems(tables: RunTables) -> Iterator[str]:
         groups = sorted((group for group in tables.problems.values() if group.outcome == outcome), key=lambda group: -group.count)
         lines = []
         for group in groups[:NUM_PROBLEM_GROUPS]:
-            cells = (group.problem or "no reason was recorded", group.eval, group.engine, ", ".join(group.nodeids), group.excerpt)
+            cells = (group.reason(), group.eval, group.engine, ", ".join(group.nodeids), group.excerpt)
             lines.append([*(markdown_cell(cell, 700) for cell in cells), f"{group.count:,}"])
         yield from _section(title, "", ["reason", "eval", "engine", "first cases", "first answer", "count"], lines, 5)
         if len(groups) > NUM_PROBLEM_GROUPS:
