@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from evalharness.api.checks import short_hash
+from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
 from evalharness.report.tables import COUNTS, OUTCOMES, RunTables
@@ -87,6 +88,9 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
     yield f"**{word}**: {markdown_cell(sentence, 1000)}."
     if command := go_on_command(tables.run):
         yield "Go on with:"
+        yield code_block([command])
+    if command := compare_command(tables):
+        yield "What has changed since the run before:"
         yield code_block([command])
     counts = [f"{count:,} {name}" for name in (*OUTCOMES, "other") if (count := tables.total(name))]
     yield f"{tables.extent()}, {plural(tables.num_rows, 'sample')}{': ' if counts else ''}{', '.join(counts)}."

@@ -12,6 +12,7 @@ from itertools import islice
 import numpy as np
 
 from evalharness.analysis.statistics.intervals import mean_intervals
+from evalharness.report.earlier_run import run_word
 from evalharness.report.findings import gate_state, is_on_mean
 from evalharness.report.tables import COUNTS, ProblemGroup, RunTables
 from evalharness.report.text import figure_text, number_text, one_line, plural, terminal_text
@@ -207,8 +208,7 @@ def worst_rows(tables: RunTables, most: int = NUM_WORST) -> list[int]:
 
 def worst_lines(tables: RunTables) -> Iterator[str]:
     """Yield the commands that show the worst cases."""
-    run = terminal_text(text_of(tables.run.get("run_id")) or tables.run_dir.name, 120)
-    run = run if tables.run_dir.parent.name == "reports" else str(tables.run_dir)
+    run = run_word(tables, tables.run_dir)
     rows = worst_rows(tables)
     title = "worst case: " if len(rows) == 1 else "worst cases: "
     for number, row in enumerate(rows):
