@@ -12,6 +12,7 @@ from rich.text import Text
 
 from evalharness.report import what_broke
 from evalharness.report.columns import fit, pad
+from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import ERRORS, findings, verdict
 from evalharness.report.markdown import go_on_command
 from evalharness.report.tables import COUNTS, RunTables
@@ -96,6 +97,8 @@ def terminal_lines(tables: RunTables, columns: int) -> Iterator[str]:
     for line in _lines(tables, columns):
         yield fit(line, columns)
     yield from what_broke.worst_lines(tables)
+    if command := compare_command(tables):
+        yield f"compare: {command}"
     if command := go_on_command(tables.run):
         yield f"go on: {command}"
 

@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 
 from evalharness.analysis.statistics.intervals import mean_intervals
-from evalharness.api.checks import excerpt
+from evalharness.report.earlier_run import run_word
 from evalharness.report.findings import gate_state, is_on_mean
 from evalharness.report.tables import COUNTS, ProblemGroup, RunTables
 from evalharness.report.text import figure_text, number_text, one_line, plural, terminal_text
@@ -178,8 +178,7 @@ def reason_lines(tables: RunTables) -> Iterator[str]:
         cases = _first_cases(group)
         what = plural(group.count, "error") if group.outcome == "error" else f"{group.count:,} {group.outcome}"
         where = terminal_text(f"{group.eval} on {group.engine}", 120)
-        reason = excerpt(one_line(group.problem or "no reason was recorded", 600), _REASON_CHARS)
-        yield f"{what}: {reason} ({where}: {cases})"
+        yield f"{what}: {group.reason(_REASON_CHARS)} ({where}: {cases})"
     if len(groups) > NUM_REASONS:
         num_cases = sum(group.count for group in groups[NUM_REASONS:])
         yield f"{plural(len(groups) - NUM_REASONS, 'more reason')} for {plural(num_cases, 'case')} in report.md"
@@ -209,8 +208,7 @@ def worst_rows(tables: RunTables, most: int = NUM_WORST) -> list[int]:
 
 def worst_lines(tables: RunTables) -> Iterator[str]:
     """Yield the commands that show the worst cases."""
-    run = terminal_text(text_of(tables.run.get("run_id")) or tables.run_dir.name, 120)
-    run = run if tables.run_dir.parent.name == "reports" else str(tables.run_dir)
+    run = run_word(tables, tables.run_dir)
     rows = worst_rows(tables)
     title = "worst case: " if len(rows) == 1 else "worst cases: "
     for number, row in enumerate(rows):

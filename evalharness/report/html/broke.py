@@ -216,7 +216,7 @@ def _worst(tables: RunTables, row: int, scores: Sequence[str], pages: Mapping[st
         "case": tables.case_ids[row],
         "where": _where(tables, names),
         "outcome": tables.outcomes[row],
-        "problem": _group_of(tables, tables.row_problems[row]).problem,
+        "problem": _group_of(tables, tables.row_problems[row]).reason(),
         "scores": " · ".join(scores[:3]),
         "link": anchor if number == 0 else page + anchor,
         "row": row - rows.start if number == 0 else None,

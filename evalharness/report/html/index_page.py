@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
+from evalharness.api.checks import finite_number, read_regular, refuse_constant
 from evalharness.api.errors import RecordError
 from evalharness.report.findings import gate_counts, gate_state, gate_words, is_on_mean
 from evalharness.report.html.page import write_page
@@ -69,14 +70,32 @@ def run_entries(report_dir: Path) -> list[Entry]:
 
 def _read_cache(path: Path) -> dict[str, Any]:
     try:
-        cache = json.loads(path.read_bytes())
+        cache = json.loads(read_regular(path), parse_constant=refuse_constant, parse_float=finite_number)
     except (OSError, ValueError, RecursionError):
         return {}
     runs = mapping(cache).get("runs") if mapping(cache).get("version") == _CACHE_VERSION else {}
     known = {name: entry for name, entry in mapping(runs).items() if isinstance(entry, list) and len(entry) == 3}
-    return {name: entry for name, entry in known.items() if _BROKEN.keys() <= mapping(entry[2]).keys()}
+    return {name: entry for name, entry in known.items() if _is_entry(mapping(entry[2]), name)}
 
 
+def _is_entry(entry: Any, name: str) -> bool:
+    """Return whether an entry is of the form of `_entry`, and of this run: a folder from somebody else brings its cache."""
+
+    def are(kinds: Any, values: Iterable[object]) -> bool:
+        return all(isinstance(value, kinds) for value in values)
+
+    return (
+        all(isinstance(entry.get(key), type(blank)) for key, blank in _BROKEN.items() if blank is not None)
+        and entry["name"] == name
+        and are(_NUMBER, [entry.get("duration_s"), entry.get("exit_code"), *entry["counts"].values(), *entry["gates"].values()])
+        and are(str, [*entry["checkpoints"], *entry["failed"]])
+        and are(list, [*entry["evals"], *entry["scores"]])
+        and all(len(part) == 2 and are(str, part[:1]) and are(_NUMBER, part[1:]) for part in entry["evals"])
+        and all(len(score) == 6 and are(str, score[:4]) and are((int, float), score[4:]) for score in entry["scores"])
+    )
+
+
+_NUMBER = (int, float, type(None))
 _BROKEN: Entry = {
     "name": "", "state": "broken", "started_at": "", "duration_s": None, "checkpoints": [], "evals": [], "counts": {}, "gates": {},
     "failed": [], "brief": [], "scores": [], "problem": "", "partial": {}, "exit_code": None,

@@ -160,3 +160,6 @@ def test_the_run_before_is_the_newest_finished_one_of_the_same_cases(tmp_path):
         "rows": [(0, 1, 1), (1, 0, 1), (1, 0, 1), None],
     }
     assert run_before(load_tables(tmp_path / "first")) is None
+    for odd in (b"{\n", b'{"eval":"\xff"}\n', b"[" * 100_000 + b"\n"):
+        (tmp_path / "before it" / "samples.jsonl").write_bytes(odd)
+        assert run_before(tables) is None, "nor is it a problem of this run"

@@ -188,6 +188,21 @@ def test_a_damaged_cache_is_made_anew(tmp_path: Path, cache: str) -> None:
     assert json.loads((tmp_path / CACHE).read_text())["runs"].keys() == {"one"}
 
 
+def test_a_strangers_cache_names_no_other_folder_and_breaks_nothing(tmp_path: Path) -> None:
+    run(tmp_path / "one")
+    entries = run_entries(tmp_path)
+    cache = json.loads((tmp_path / CACHE).read_text())
+    odd: tuple[object, ...] = (5, [], "x", {"a": "b"}, [[]], [["a", "b", "c", "d", "e", {}]])
+    for name, value in [("name", "../two"), *((name, value) for name in entries[0] for value in odd)]:
+        changed = {**cache["runs"]["one"][2], name: value}
+        (tmp_path / CACHE).write_text(json.dumps({**cache, "runs": {"one": [*cache["runs"]["one"][:2], changed]}}))
+        assert write_index(tmp_path) is not None
+        assert [entry["name"] for entry in run_entries(tmp_path)] == ["one"]
+    (tmp_path / CACHE).unlink()
+    os.mkfifo(tmp_path / CACHE)
+    assert run_entries(tmp_path) == entries
+
+
 def test_while_another_process_writes_it_is_waited_for_and_in_the_end_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_page, "_LOCK_S", 0.1)
     file = os.open(tmp_path / ".index.lock", os.O_RDWR | os.O_CREAT)
