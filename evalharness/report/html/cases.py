@@ -14,7 +14,7 @@ from urllib.parse import quote
 from evalharness.report.html.page import packed_block, text_block
 from evalharness.report.html.pictures import PictureFile, picture_files, small_copies
 from evalharness.report.tables import OUTCOMES, RunTables
-from evalharness.report.text import one_line, printable
+from evalharness.report.text import printable
 from evalharness.runs.run_file import sample_lines
 from evalharness.runs.schema import Generation, Row, generations_of, items_of, mapping
 
@@ -150,7 +150,7 @@ def case_columns(tables: RunTables, page: PageRows, order: Sequence[int]) -> dic
 def _problem_names(tables: RunTables, rows: range) -> dict[int, str]:
     """Return how a filter by reason is called, by the number of the reason."""
     used = set(tables.row_problems[rows.start : rows.stop])
-    return {group.number: one_line(group.problem, _PROBLEM_CHARS) for group in tables.problems.values() if group.number in used}
+    return {group.number: group.reason(_PROBLEM_CHARS) for group in tables.problems.values() if group.number in used}
 
 
 def _sparse(

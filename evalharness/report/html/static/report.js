@@ -162,7 +162,7 @@ function toggleOutcome(name) {
 function filterText(name, wanted) {
   if (name === "score") return wanted.replace(SCORE, "$1 $2 $3");
   if (name === "flag") return wanted.replaceAll("_", " ");
-  if (name === "problem") return `reason: ${names.problems[wanted] || "none was recorded"}`;
+  if (name === "problem") return `reason: ${names.problems[wanted] ?? wanted}`;
   return oneLine(`${name.replace(/^tag\./, "")} = ${wanted}`, 80);
 }
 
