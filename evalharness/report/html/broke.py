@@ -115,12 +115,12 @@ def _failed(tables: RunTables, gate: GateVerdict, weakest: Mapping[tuple[str, ..
     reason = one_line(text_of(gate.get("reason")), 300)
     if tag:
         slices = entries_of(gate.get("failed_slices"))[:NUM_PART_LINKS]
-        parts = [(_slice_text(part, metric), cases_link(**filters, **{f"tag.{tag}": text_of(part.get("value"))})) for part in slices]
+        parts = [(*_slice_texts(part, metric), cases_link(**filters, **{f"tag.{tag}": text_of(part.get("value"))})) for part in slices]
         if of_values := _OF_VALUES.match(reason):
             reason = f"{of_values[0]} {one_line(tag, 60)}, needs {_SIGNS.get(comparison, comparison)} {threshold:g}:"
     else:
         lost = [] if summary else _lines_with(tables, place, metric, value)
-        parts = [(line or "(none)", cases_link(**filters, q=line)) for line in lost[:NUM_PART_LINKS]]
+        parts = [(line or "(none)", "", cases_link(**filters, q=line)) for line in lost[:NUM_PART_LINKS]]
     return {
         "metric": name,
         "interval": interval_text(summary, metric) if summary else "",
@@ -130,16 +130,16 @@ def _failed(tables: RunTables, gate: GateVerdict, weakest: Mapping[tuple[str, ..
         "gap": abs(value - threshold) / (abs(threshold) or 1.0),
         "parts": parts,
         "num_more": max(0, int(of_values[1]) - len(parts)) if tag and of_values else 0,
-        "link": parts[0][1] if parts else cases_link(**filters),
+        "link": parts[0][2] if parts else cases_link(**filters),
     }
 
 
-def _slice_text(part: SliceVerdict, metric: str) -> str:
-    """Return "roof 0.067 (15 cases)"."""
+def _slice_texts(part: SliceVerdict, metric: str) -> tuple[str, str]:
+    """Return a slice's name, and "0.067 (15 cases)"."""
     measured, n = part.get("measured"), part.get("n")
     number = figure_text(measured, metric) if isinstance(measured, (int, float)) else "no value"
     cases = f" ({plural(n, 'case')})" if isinstance(n, int) else ""
-    return f"{one_line(text_of(part.get('value')), 60) or '(none)'} {number}{cases}"
+    return one_line(text_of(part.get("value")), 60) or "(none)", f" {number}{cases}"
 
 
 def _lines_with(tables: RunTables, place: tuple[str, str, str], metric: str, value: float) -> list[str]:

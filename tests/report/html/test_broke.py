@@ -89,7 +89,7 @@ def test_a_gate_on_slices_leads_to_those_that_fail(tmp_path):
     place = "#cases?eval=stage_a&test=test_summary&engine=hf%3Atiny&score=f1%3C0.8"
     assert group["gates"][0]["metric"] == "f1[site=*]"
     assert group["gates"][0]["reason"] == "3 of 4 values of site, needs ≥ 0.8:"
-    assert group["gates"][0]["parts"] == [("a 0.200 (1 case)", f"{place}&tag.site=a"), ("(none) 0.200 (1 case)", place)]
+    assert group["gates"][0]["parts"] == [("a", " 0.200 (1 case)", f"{place}&tag.site=a"), ("(none)", " 0.200 (1 case)", place)]
     assert (group["gates"][0]["num_more"], group["size"]) == (1, "4 cases")
 
 

@@ -19,6 +19,14 @@ def _page(run_dir):
     return write_report_pages(load_tables(run_dir))["report.html"].read_text("utf-8")
 
 
+def test_failed_gates_that_are_not_shown_at_once_are_counted_on_each_width(tmp_path):
+    gates = [gate(False, eval=f"e{number}", metric=f"m{place}") for number in range(5) for place in range(number)]
+    page = _page(write_run(tmp_path, rows(1), gates=gates))
+    assert '<span class="on-desk">4 more failed gates</span><span class="on-phone">7 more failed gates</span>' in page
+    page = _page(write_run(tmp_path, rows(1), gates=gates[:1]))
+    assert "more failed gate" not in page
+
+
 def test_the_same_run_gives_the_same_page_and_surplus_pages_are_removed(tmp_path):
     pages = {_page(write_run(tmp_path / name / "run", rows(3), gates=[gate()])) for name in ("one", "two")}
     assert len(pages) == 1
