@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -14,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 from evalharness.api.errors import EvalHarnessError
 from evalharness.cli.framework import find_run, report_folder, run_names
+from evalharness.runs.files import open_for_reading
 from evalharness.runs.run_file import LATEST, read_run
 from evalharness.runs.schema import entries_of, text_of
 
@@ -30,7 +32,7 @@ class _Completed(click.types.StringParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the names; none where the run that they are of cannot be read."""
-        with suppress(EvalHarnessError, OSError):
+        with suppress(EvalHarnessError, OSError, ValueError):
             found = (name for name in self.names(ctx) if name.startswith(incomplete) and name.isprintable())
             return [CompletionItem(name) for name in islice(dict.fromkeys(found), _MOST)]
         return []
@@ -48,7 +50,7 @@ class RunName(_Completed):
     def names(self, ctx: click.Context) -> Iterable[str]:
         """Return `latest` and the runs of the report folder."""
         folder = report_folder()
-        return [LATEST, *(name for name in run_names(folder) if (folder / name / "run.json").is_file())]
+        return [LATEST, *(name for name in run_names(folder) if os.path.isfile(folder / name / "run.json"))]
 
 
 class EngineName(_Completed):
@@ -65,7 +67,8 @@ class CaseId(_Completed):
 
     def names(self, ctx: click.Context) -> Iterator[str]:
         """Yield the ids of samples.jsonl, without parsing its rows."""
-        with (_run_dir(ctx) / "samples.jsonl").open("rb") as rows:
+        run_dir = _run_dir(ctx)
+        with open_for_reading(run_dir / "samples.jsonl", run_dir) as rows:
             for row in rows:
                 if (found := _CASE_ID.search(row, 0, _HEAD_BYTES)) is not None:
                     yield json.loads(found[1])

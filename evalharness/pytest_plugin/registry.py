@@ -39,7 +39,7 @@ class EvalRegistry:
         self.ambiguous_node_ids: set[str] = set()
         """Ids of tests that read like those of evals but are not; a controller hears of them from its workers."""
         self._num_tests = Counter[str]()
-        """Tests made of each module's cases, before any is deselected."""
+        """Tests made of each module's cases and engines, before any is deselected."""
         self._unloaded: dict[str, Exception] = {}
         self._files: dict[str, Path] = {}
         """Of the modules, by what node ids say of them."""
@@ -134,7 +134,8 @@ class EvalRegistry:
             if not self.is_absent(asked):
                 self.engine_of(asked)  # an engine that the run does not have is an error now, not in the test
         parametrize_eval(metafunc, engine_ids, module)
-        self._num_tests[path] += sum(isinstance(case, Case) for case in parameters_of(metafunc, "case"))
+        if parameters_of(metafunc, "engine"):  # a test of cases alone asks nothing, and has no row
+            self._num_tests[path] += sum(isinstance(case, Case) for case in parameters_of(metafunc, "case"))
 
     # Tests
 

@@ -251,9 +251,9 @@ class Reporting:
         self.interrupted = shorten(str(excinfo.value)) or ("interrupted by the user" if by is None else f"interrupted by {by}")
 
     def _answer_interruption(self) -> None:
-        """Say at once what now ends, and what another Ctrl-C does."""
+        """Say at once what now ends, and what another Ctrl-C does; while the end is written, the first one ends that."""
         reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None or not self._state.has_started_run:
+        if reporter is None or not self._state.has_started_run or self._is_ending:
             return
         num_workers = self._state.context.num_workers
         what = f"stopping {plural(num_workers, 'worker')}" if num_workers else "stopping the engine"

@@ -51,6 +51,20 @@ def test_names_are_completed(words: list[str], found: list[str], capsys: pytest.
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("kind", ["no JSON text", "not UTF-8", "pipe", "link out of the run"])
+def test_odd_records_of_a_stranger_complete_nothing(kind: str, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = root / "reports" / "nightly" / "samples.jsonl"
+    whole = samples.rename(root / "elsewhere.jsonl")
+    if kind == "pipe":
+        os.mkfifo(samples)
+    elif kind == "link out of the run":
+        samples.symlink_to(whole)
+    else:
+        samples.write_bytes(rb'{"case_id": "\q"}' if kind == "no JSON text" else b'{"case_id": "\xff"}')
+    assert completed("show", "nightly", "") == []
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_path_is_left_to_the_shell() -> None:
     (item,) = ShellComplete(group, {}, "evalharness", "").get_completions(["show"], "reports/ni")
     assert (item.type, item.value) == ("file", "reports/ni")

@@ -17,6 +17,8 @@ def test_s(case, generation):
 @pytest.mark.gate("no_regression")
 @pytest.mark.parametrize("word", ["a", "b"])
 def test_t(case, generation, word): pass
+
+def test_of_cases_alone(case): pass
 """)
 
 

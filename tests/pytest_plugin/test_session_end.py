@@ -20,7 +20,7 @@ finish.write_rows = interrupted
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param("raise KeyboardInterrupt", id="ctrl-c"),
+        pytest.param("os.kill(os.getpid(), signal.SIGINT)", id="ctrl-c"),
         pytest.param("exec('raise KeyboardInterrupt')", id="in-a-text-that-is-executed"),  # Python would end by SIGINT, though it is caught
         pytest.param("os.kill(os.getpid(), signal.SIGHUP); time.sleep(60)", id="hup"),
     ],
@@ -31,6 +31,7 @@ def test_an_interruption_while_the_end_is_written_says_where_the_results_are(pro
     safe = "interrupted while the end of the run was written; the results are safe in the journal: evalharness report"
     assert f"no report: {safe}" in run.output
     assert "Traceback" not in run.output
+    assert "writing the report" not in run.output, "it is not"
 
 
 TERMINATED = """

@@ -115,7 +115,8 @@ class Progress:
             self._indexed_at = now
             from evalharness.report.html.index_page import write_index  # jinja, not before it is needed
 
-            write_index(self._run_dir.parent)
+            with suppress(Exception):  # whatever lies in that folder; the run's end says so
+                write_index(self._run_dir.parent)
 
     def _show(self, now: float, progress: RunProgress) -> None:
         if self._terminal is None:

@@ -61,7 +61,7 @@ class RunBefore:
 def run_before(tables: RunTables) -> RunBefore | None:
     """Return the run before this one, None where there is none in its folder, or it cannot be read."""
     before = earlier_run(tables)
-    with suppress(OSError, RecordError):
+    with suppress(OSError, RecordError, ValueError, RecursionError):  # its rows may be broken, which is no problem of this run
         return RunBefore(before) if before is not None else None
     return None
 

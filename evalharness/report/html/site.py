@@ -75,7 +75,7 @@ def renew_links(folder: Path) -> None:
     for path in folder.glob("*.html"):
         if path.name in _PAGES or _LATER_PAGE.fullmatch(path.name):
             with suppress(OSError):
-                if path.is_file():  # a pipe in a stranger's folder would never end
+                if path.is_file() and not path.is_symlink():  # in a stranger's folder, a pipe would never end, and a link may lead anywhere
                     _renew(path)
 
 

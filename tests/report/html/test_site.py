@@ -44,6 +44,16 @@ def test_a_page_gets_its_links_when_a_neighbour_is_written_later(tmp_path: Path)
     assert ("timeline.html", "timeline") not in links_of(page)
 
 
+def test_links_are_not_written_through_a_link_out_of_the_folder(tmp_path: Path) -> None:
+    page = write_report_pages(load_tables(write_run(tmp_path / "mine", [row()])))["report.html"]
+    before = page.read_bytes()
+    stranger = write_run(tmp_path / "strangers", [row()])
+    (stranger / "report.html").symlink_to(page)
+    (stranger / "timeline.html").touch()
+    renew_links(stranger)
+    assert page.read_bytes() == before
+
+
 def test_the_index_links_reports_that_were_there_before_it(tmp_path: Path) -> None:
     pages = [write_report_pages(load_tables(write_run(tmp_path / name, [row()])))["report.html"] for name in ("one", "two")]
     index = write_index(tmp_path)
