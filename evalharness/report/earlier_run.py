@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
 from evalharness.api.errors import RecordError
-from evalharness.report.tables import RunTables
+from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import terminal_text
 from evalharness.runs.run_file import FINISHED, read_run, run_state
 from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
 
 _MOST_LOOKED_AT = 20
 _LEAST_SHARE = 0.5
-"""Of this run's rows that the run before must have at least as many: not one of three cases that somebody tried again."""
+"""Of this run's rows the run before must have judged at least as many: not three cases that somebody tried again, nor errors alone."""
+_JUDGED = ("pass", "miss", "fail")
 _NAME = re.compile(r"\w[\w.-]*")
 _KEY = "run before"
 
@@ -37,7 +39,7 @@ def run_word(run: RunFile, run_dir: Path) -> str:
 
 def compare_command(tables: RunTables) -> str:
     """Return the command that compares a finished run with the one before; "" where there is none."""
-    before = earlier_run(tables) if run_state(tables.run) == FINISHED else None
+    before = earlier_run(tables) if run_state(tables.run) == FINISHED and any(map(tables.total, _JUDGED)) else None
     if before is None:
         return ""
     words = [run_word(tables.run, run_dir) for run_dir in (before, tables.run_dir)]
@@ -61,7 +63,7 @@ def _started_before(run_dir: Path, later: RunFile) -> str:
         run = read_run(run_dir)
     except RecordError:
         return ""
-    has_cases = bool(_evals(run) & _evals(later)) and _num_rows(run) >= _LEAST_SHARE * _num_rows(later)
+    has_cases = bool(_evals(run) & _evals(later)) and _num_rows(run, _JUDGED) >= _LEAST_SHARE * _num_rows(later, OUTCOMES)
     is_whole = run_state(run) == FINISHED and not run.get("partial")
     started_at = text_of(run.get("started_at"))
     return started_at if has_cases and is_whole and started_at < text_of(later.get("started_at")) else ""
@@ -71,5 +73,5 @@ def _evals(run: RunFile) -> set[str]:
     return {text_of(entry.get("name")) for entry in entries_of(run.get("evals"))}
 
 
-def _num_rows(run: RunFile) -> int:
-    return sum(count for count in mapping(run.get("counts")).values() if isinstance(count, int))
+def _num_rows(run: RunFile, outcomes: Collection[str]) -> int:
+    return sum(count for name, count in mapping(run.get("counts")).items() if name in outcomes and isinstance(count, int))

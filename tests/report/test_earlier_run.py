@@ -23,6 +23,7 @@ def test_the_end_of_a_run_leads_to_the_comparison_with_the_one_before(tmp_path: 
     reports = tmp_path / "reports"
     first = written(reports, "monday", 1)
     written(reports, "a part", 2, partial={"stage_a": "2 of 4 cases"})
+    written(reports, "errors alone", 2, counts={"error": 4})
     second = written(reports, "tuesday", 3)
     command = "evalharness compare monday tuesday"
     assert f"compare: {command}" in terminal_lines(second, 60)
