@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,16 @@ from rich.console import Console
 
 from evalharness.api.errors import RecordError
 from evalharness.api.options import GenerationOptions
-from evalharness.report.terminal import print_fields, print_heading, print_text
-from evalharness.report.text import number_text, plural
-from evalharness.runs.run_file import read_samples
+from evalharness.report.earlier_run import find_earlier, run_word
+from evalharness.report.tables import load_tables
+from evalharness.report.terminal import print_fields, print_heading, print_text, table_lines
+from evalharness.report.text import number_text, plural, terminal_text
+from evalharness.report.worst import worst_first
+from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import Generation, Row, entries_of, generations_of, items_of, mapping, text_of
 
 NUM_CANDIDATES = 10
+NUM_WORST = 30
 _ALL_IDS = 100_000
 
 
@@ -52,6 +56,50 @@ def with_choice(error: RecordError, run_dir: Path, ids: Sequence[str]) -> Record
     more = [f"… and {len(ids) - NUM_CANDIDATES:,} more"] if len(ids) > NUM_CANDIDATES else []
     command = shlex.join(["evalharness", "show", str(run_dir), ids[0]]) if ids else f"evalharness report {shlex.quote(str(run_dir))}"
     return error.helped_by(command, [*ids[:NUM_CANDIDATES], *more])
+
+
+def worst_case_lines(run_dir: Path, engine: str | None, test: str | None) -> Iterator[str]:
+    """Yield the cases of a run that did not pass, the worst first; `RecordError` where no row is meant."""
+    tables = load_tables(run_dir)
+    names = [(tables.evals.names[key[0]], tables.tests.names[key[1]], tables.engines.names[key[2]]) for key in tables.row_keys]
+    asked = [row for row in worst_first(tables) if is_named(*names[row], tables.checkpoints[names[row][2]], engine, test)]
+    rows = [row for row in asked if tables.outcomes[row] not in ("pass", "skip")]
+    if not asked:
+        known = ", ".join([*tables.engines.names, *dict.fromkeys(f"{key[0]}::{key[1]}" for key in names)])
+        raise RecordError(f"{run_dir} has no row {f'of that --engine and --test. Known: {known}.' if known else 'at all'}")
+    yield f"{plural(len(rows), 'case')} did not pass, the worst first:" if rows else f"no case failed; {plural(len(asked), 'case')} ran"
+    shown = [(tables.outcomes[row], tables.case_ids[row], f"{names[row][0]}::{names[row][1]} on {names[row][2]}") for row in rows]
+    cells = [[terminal_text(cell, 120) for cell in line] for line in shown[:NUM_WORST]]
+    yield from (f"  {line}" for line in table_lines(cells, 3)) if cells else ()
+    if len(rows) > NUM_WORST:
+        yield f"  … and {len(rows) - NUM_WORST:,} more, in report.html and samples.csv"
+    command = shlex.join(["evalharness", "show", run_word(tables.run, run_dir), tables.case_ids[(rows or asked)[0]]])
+    yield f"try: {terminal_text(command, 600)}"
+
+
+def is_named(eval_name: str, test: str, engine_id: str, checkpoint: str, engine: str | None, wanted_test: str | None) -> bool:
+    """Return whether a row's names are those that --engine and --test ask for, None for any."""
+    return engine in (None, engine_id, checkpoint) and wanted_test in (None, test, f"{eval_name}::{test}")
+
+
+def _case_of(row: Row) -> tuple[str, str, str]:
+    return text_of(row.get("eval")), text_of(row.get("test")), text_of(row.get("case_id"))
+
+
+def way_lines(run_dir: Path, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield where to go on from a case: its page, and, where the run before has the case, its outcomes there and how to see it."""
+    if (run_dir / "report.html").is_file():
+        yield f"page: {terminal_text(str(run_dir / 'report.html'), 600)}"
+    run = read_run(run_dir)
+    before = find_earlier(run_dir, run)
+    wanted = set(map(_case_of, rows))
+    same = [] if before is None else [row for row in read_samples(before) if _case_of(row) in wanted]
+    if before is None or not same:
+        return
+    outcomes = [f"{text_of(row.get('outcome'))} on {text_of(row.get('engine'))}" for row in same[:NUM_CANDIDATES]]
+    yield terminal_text(f"in the run before: {', '.join(outcomes)}", 600)
+    command = shlex.join(["evalharness", "show", run_word(run, before), text_of(same[0].get("case_id"))])
+    yield f"  {terminal_text(command, 600)}"
 
 
 def print_row(console: Console, row: Row) -> None:

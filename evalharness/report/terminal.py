@@ -134,11 +134,15 @@ def _table(tables: RunTables, columns: int) -> Iterator[str]:
     lines: list[list[str]] = [["eval", "engine", "cases", *(_TITLES[name] for name in shown)]]
     scores: list[str] = [""]
     means = _means(tables)
+    tests = {key[:2] for key in tables.counts}
+    is_one_each = len(tests) == len({eval_name for eval_name, _ in tests})
     for key, row in tables.counts.items():
         if tables.not_run.get(key) == row["cases"]:
             continue  # a remark names it
         numbers = ["-" if name == "malformed" and not row["form_judged"] else f"{row[name]}" for name in shown]
-        lines.append([terminal_text(f"{key[0]}::{key[1]}", 80), terminal_text(key[2], 80), f"{row['cases']}", *numbers])
+        lines.append(
+            [terminal_text(key[0] if is_one_each else f"{key[0]}::{key[1]}", 80), terminal_text(key[2], 80), f"{row['cases']}", *numbers]
+        )
         scores.append(means.get(key, ""))
     left_out = len(lines) - 1 - NUM_LINES
     lines, scores = lines[: NUM_LINES + 1], scores[: NUM_LINES + 1]

@@ -208,7 +208,7 @@ def worst_rows(tables: RunTables, most: int = NUM_WORST) -> list[int]:
 
 def worst_lines(tables: RunTables) -> Iterator[str]:
     """Yield the commands that show the worst cases."""
-    run = run_word(tables, tables.run_dir)
+    run = run_word(tables.run, tables.run_dir)
     rows = worst_rows(tables)
     title = "worst case: " if len(rows) == 1 else "worst cases: "
     for number, row in enumerate(rows):

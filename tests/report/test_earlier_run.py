@@ -23,6 +23,7 @@ def test_the_end_of_a_run_leads_to_the_comparison_with_the_one_before(tmp_path: 
     reports = tmp_path / "reports"
     first = written(reports, "monday", 1)
     written(reports, "a part", 2, partial={"stage_a": "2 of 4 cases"})
+    written(reports, "errors alone", 2, counts={"error": 4})
     second = written(reports, "tuesday", 3)
     command = "evalharness compare monday tuesday"
     assert f"compare: {command}" in terminal_lines(second, 60)
@@ -33,7 +34,7 @@ def test_the_end_of_a_run_leads_to_the_comparison_with_the_one_before(tmp_path: 
 
 def test_a_run_is_named_where_commands_find_it_by_its_name_else_by_its_path(tmp_path: Path) -> None:
     tables = written(tmp_path / "reports", "r", 1)
-    assert run_word(tables, tables.run_dir) == "r"
-    assert run_word(tables, tables.run_dir / "../a b") == str(tables.run_dir / "../a b")
+    assert run_word(tables.run, tables.run_dir) == "r"
+    assert run_word(tables.run, tables.run_dir / "../a b") == str(tables.run_dir / "../a b")
     tables = written(tmp_path / "reports", "s", 1, config={"report_dir": {"value": "x", "origin": "command line"}})
-    assert run_word(tables, tables.run_dir) == str(tables.run_dir)
+    assert run_word(tables.run, tables.run_dir) == str(tables.run_dir)

@@ -34,8 +34,8 @@ def lines_of(tmp_path: Path, samples: list[dict[str, Any]], columns: int = 100, 
 def test_scores_gates_remarks_and_verdict_in_few_lines(tmp_path: Path) -> None:
     samples = [*rows(3), row("z", outcome="miss", problem="no JSON", scores={"valid": 0.0}), invalid("y")]
     assert lines_of(tmp_path, samples, gates=[gate(False, reason="0.750, needs ≥ 0.95")], exit_code=1) == [
-        "eval                   engine   cases  malformed  cut  invalid  errors  miss",
-        "stage_a::test_summary  hf:tiny      5          1    0        1       0     1  valid 0.750 (n=4)",
+        "eval     engine   cases  malformed  cut  invalid  errors  miss",
+        "stage_a  hf:tiny      5          1    0        1       0     1  valid 0.750 (n=4)",
         "malformed: not of the form that the eval asks for (score valid is 0); invalid: the case could not be",
         "  asked; miss: an assertion failed in a test whose gates decide",
         "GATE FAILED: valid >= 0.95 (stage_a::test_summary on hf:tiny): 0.750 [0.301 … 0.954], needs ≥ 0.95",
@@ -51,16 +51,21 @@ def test_scores_gates_remarks_and_verdict_in_few_lines(tmp_path: Path) -> None:
 
 
 def test_scores_go_below_or_into_sentences_where_they_do_not_fit(tmp_path: Path) -> None:
-    lines = lines_of(tmp_path, rows(12, scores={"valid": 1.0, "category_f1": 0.5, "exact": 0.25}), 80)
-    assert lines[1:3] == [
-        "stage_a::test_summary  hf:tiny     12          0    0        0       0",
-        "  valid 1.000, category_f1 0.500, exact 0.250",
-    ]
+    lines = lines_of(tmp_path, rows(12, scores={"valid": 1.0, "category_f1": 0.5, "exact": 0.25}), 60)
+    assert lines[1:3] == ["stage_a  hf:tiny     12          0    0        0       0", "  valid 1.000, category_f1 0.500, exact 0.250"]
     assert lines_of(tmp_path, rows(12), 40)[:3] == [
-        "stage_a::test_summary on hf:tiny: 12",
-        "  cases, 0 malformed, 0 cut, 0 invalid,",
-        "  0 errors",
+        "stage_a on hf:tiny: 12 cases, 0",
+        "  malformed, 0 cut, 0 invalid, 0 errors",
+        "  valid 1.000",
     ]
+
+
+def test_the_test_is_named_where_an_eval_has_several(tmp_path: Path) -> None:
+    one_each = [row("a"), row("a", eval="dense", test="test_boxes")]
+    assert [line.split()[0] for line in lines_of(tmp_path / "one", one_each)[1:3]] == ["stage_a", "dense"]
+    two = [*one_each, row("a", test="test_form")]
+    names = ["stage_a::test_summary", "dense::test_boxes", "stage_a::test_form"]
+    assert sorted(line.split()[0] for line in lines_of(tmp_path / "two", two)[1:4]) == sorted(names)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +183,6 @@ def test_a_long_line_is_neither_cut_nor_broken() -> None:
 
 def test_a_name_that_is_cut_stands_in_full_below(tmp_path: Path) -> None:
     name = "test_summary_of_the_whole_photo[" + "统计信息与符合性" + "]"
-    lines = lines_of(tmp_path, [row("a", test=name, scores={"f1": 0.5})], 80)
+    lines = lines_of(tmp_path, [row("a", test=name, scores={"f1": 0.5}), row("a")], 80)
     assert "~" in lines[1]
     assert f"stage_a::{name}: f1 0.500".replace(" ", "") in "".join(lines[2:5]).replace(" ", "")

@@ -1,18 +1,16 @@
-"""`evalharness show RUN CASE`: everything that a run recorded about one case."""
+"""`evalharness show RUN [CASE]`: everything that a run recorded about one case, or which cases did not pass."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
 from evalharness.api.errors import DONE, ConfigError, RecordError, did_you_mean
 from evalharness.cli.completion import CASE, ENGINE, RUN
 from evalharness.cli.framework import PATH, command, find_run
-from evalharness.runs.run_file import read_samples
-from evalharness.runs.schema import Row, text_of
+from evalharness.runs.schema import Row
 
 
 @command(
@@ -22,11 +20,11 @@ from evalharness.runs.schema import Row, text_of
         "evalharness show RUN_ID image_17 --engine hf:final --json",
         "evalharness show latest image_17 --overlay objects.png",
     ],
-    exit_codes={DONE: "the case was shown, whatever its outcome"},
+    exit_codes={DONE: "the case was shown, or the cases were listed, whatever their outcome"},
     takes_runs=True,
 )
 @click.argument("run", metavar="RUN", type=RUN)
-@click.argument("case", metavar="CASE", type=CASE, required=False)
+@click.argument("case", metavar="[CASE]", type=CASE, required=False)
 @click.option(
     "--engine", metavar="ID", type=ENGINE, help="Show only this engine, such as hf:final; the checkpoint's name is enough (default: all)"
 )
@@ -43,31 +41,27 @@ def show(run: str, case: str | None, engine: str | None, test: str | None, as_js
     """Show one case of a run: prompt, images, text, raw text, scores, details and problem, per test and engine.
 
     CASE is a case id or a node id. A part of it is enough if only one case matches; otherwise the matching cases are listed. Without
-    CASE the first cases that did not pass are listed.
+    CASE, the cases that did not pass are listed, the worst first.
     """
-    from evalharness.report.case_view import find_rows, print_row
-    from evalharness.report.terminal import open_console
+    from evalharness.report.case_view import find_rows, print_row, way_lines, worst_case_lines
+    from evalharness.report.terminal import open_console, print_lines
 
-    run_dir = find_run(run)
-    rows = _chosen(find_rows(run_dir, case), engine, test) if case is not None else _none_chosen(run_dir)
+    if case is None and (as_json or overlay is not None):
+        raise ConfigError(f"CASE is missing: {'--json' if as_json else '--overlay'} shows one case")
+    run_dir, console = find_run(run), open_console()
+    if case is None:
+        print_lines(console, worst_case_lines(run_dir, engine, test))
+        return DONE
+    rows = _chosen(find_rows(run_dir, case), engine, test)
     if overlay is not None:
         _draw(rows, run_dir, overlay, data)
-    console = open_console()
     for row in rows:
         if as_json:
             print(json.dumps(row, allow_nan=False))
         else:
             print_row(console, row)
+    print_lines(console, way_lines(run_dir, rows) if not as_json else ())
     return DONE
-
-
-def _none_chosen(run_dir: Path) -> NoReturn:
-    from evalharness.report.case_view import with_choice
-
-    ids = dict.fromkeys(text_of(row.get("case_id")) for row in read_samples(run_dir) if row.get("outcome") not in ("pass", "skip"))
-    problem = f"CASE is missing; these cases of {run_dir} did not pass" if ids else f"CASE is missing; all cases of {run_dir} passed"
-    every = ids or dict.fromkeys(text_of(row.get("case_id")) for row in read_samples(run_dir))
-    raise with_choice(RecordError(problem), run_dir, list(every))
 
 
 def _chosen(rows: list[Row], engine: str | None, test: str | None) -> list[Row]:

@@ -17,7 +17,7 @@ from evalharness.report.html.page import render_markdown
 from evalharness.report.score_tables import markdown_table
 from evalharness.report.terminal import table_lines, wrapped
 from evalharness.report.text import markdown_cell, number_text, plural, terminal_text
-from evalharness.runs.schema import GateVerdict, text_of
+from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 CHANGES = (compare.REGRESSED, compare.IMPROVED, compare.CHANGED)
 ORDER = (*CHANGES, compare.SAME, compare.NOT_ENOUGH)
@@ -99,9 +99,14 @@ def conclusion(comparison: compare.Comparison) -> str:
     parts = []
     for verdict in CHANGES:
         metrics = [change for change in sorted(comparison.metrics, key=rank) if change.verdict == verdict]
-        slices = slices_by_verdict(comparison)[verdict]
-        found = [f"{plural(len(metrics), 'metric')} ({_listed(list(map(change_text, metrics)))})"] if metrics else []
-        found += [f"{plural(len(slices), 'slice')} ({_listed([f'{key} {value}' for key, value in slices])})"] if slices else []
+        slices: dict[str, None] = {
+            f"{line.slice_key} {line.slice_value}{_of(comparison, line)}": None
+            for line in shown_slices(comparison)
+            if line.verdict == verdict
+        }
+        changes = [f"{line.metric}{_of(comparison, line)} {_values(line)}" for line in metrics]
+        found = [f"{plural(len(metrics), 'metric')} ({_listed(changes)})"] if metrics else []
+        found += [f"{plural(len(slices), 'slice')} ({_listed(list(slices))})"] if slices else []
         parts += [f"{_word(verdict)}: {', '.join(found)}"] if found else []
     numbers = Counter(change.verdict for change in comparison.metrics)
     counts = [f"{verdict} in {plural(numbers[verdict], 'metric')}" for verdict in ORDER[3:] if numbers[verdict]]
@@ -116,9 +121,15 @@ def slices_by_verdict(comparison: compare.Comparison) -> dict[str, list[tuple[st
     }
 
 
-def change_text(change: compare.MetricChange) -> str:
-    """Return "exact 1.000 → 0.778"."""
-    return f"{change.metric} {number_text(change.change.base)} → {number_text(change.change.candidate)}"
+def _values(change: compare.MetricChange) -> str:
+    return f"{number_text(change.change.base)} → {number_text(change.change.candidate)}"
+
+
+def _of(comparison: compare.Comparison, change: compare.MetricChange) -> str:
+    """Return " of stage_a" where several evals are compared, with the test where the eval has several; else ""."""
+    tests = [part.test for part in comparison.coverage if part.eval == change.eval]
+    place = change.eval if len(tests) == 1 else f"{change.eval}::{change.test}"
+    return f" of {place}" if len(comparison.coverage) > 1 else ""
 
 
 def gate_summary(comparison: compare.Comparison) -> str:
@@ -136,10 +147,16 @@ def changed_gates(comparison: compare.Comparison) -> list[tuple[str, str]]:
     for base, gate in both:
         states = gate_state(base), gate_state(gate)
         if set(states) == {"passed", "failed"}:
-            values = " → ".join(number_text(side.get("value")) for side in (base, gate))
+            values = " → ".join(map(_gate_value, (base, gate)))
             where = f"{text_of(gate.get('eval'))}::{text_of(gate.get('test'))}"
             lines.append((f"newly {states[1].replace('ed', 'ing')}", f"{text_of(gate.get('expression'))}: {values} ({where})"))
     return sorted(lines)
+
+
+def _gate_value(gate: GateVerdict) -> str:
+    """Return "0.067 (rooftop)": the value, and the slice whose it is where that is known."""
+    slices = [text_of(part.get("value")) or "(none)" for part in entries_of(gate.get("failed_slices"))]
+    return number_text(gate.get("value")) + (f" ({slices[0]}{f' and {len(slices) - 1} more' if len(slices) > 1 else ''})" if slices else "")
 
 
 def _place(gate: GateVerdict) -> tuple[str, str, str]:
@@ -246,6 +263,7 @@ TERMINAL_METRICS, TERMINAL_SLICES, TERMINAL_CASES, TERMINAL_CAVEATS = 40, 15, 5,
 _TERMINAL_NUMBERS = ("base", "candidate", "difference", "p", "interval", "detectable")  # the more important ones first
 _TERMINAL_HEADERS = ["metric", "verdict", "base", "candidate", "difference", "p", "95 % interval", "detectable"]
 _FEWEST_COLUMNS = 5
+_DETECTABLE = "detectable: the smallest difference that so many cases would most likely have shown; a smaller one may have gone unseen"
 
 
 def comparison_lines(comparisons: Sequence[compare.Comparison], columns: int) -> Iterator[str]:
@@ -266,10 +284,15 @@ def _terminal_lines(comparison: compare.Comparison, columns: int) -> Iterator[st
         yield from wrapped(f"! {terminal_text(remark, 400)}", columns)
     if len(notes) > TERMINAL_CAVEATS:
         yield f"! {plural(len(notes) - TERMINAL_CAVEATS, 'more caveat')} in compare.md"
+    has_detectable = False
     for sentence, part in zip(coverage_text(comparison), comparison.coverage, strict=True):
         yield ""
         yield from wrapped(terminal_text(sentence, 400), columns)
-        yield from _terminal_table(shown_metrics(comparison, part), part.num_paired, columns)
+        lines = list(_terminal_table(shown_metrics(comparison, part), part.num_paired, columns))
+        yield from lines
+        has_detectable = has_detectable or lines[0].endswith(_TERMINAL_HEADERS[-1])
+    if has_detectable:
+        yield from wrapped(_DETECTABLE, columns)
     yield from _terminal_slices(comparison, columns)
     yield from _terminal_cases(comparison, columns)
     for what, gate in changed_gates(comparison):

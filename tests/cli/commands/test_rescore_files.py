@@ -64,7 +64,7 @@ def test_a_dense_dump_becomes_a_run_with_the_metrics_of_the_eval(here: Path, cap
         assert (run_dir / name).stat().st_size
     assert {Path(entry["path"]).name for entry in facts(run_dir)["outputs"]} == {"gt_vs_pred.jsonl", "dense_report.json"}
     printed = capsys.readouterr().out
-    assert "dense_dump::test_objec" in printed
+    assert "\ndense_dump  dump:gt_vs_pred " in printed
     assert "scored from the file gt_vs_pred.jsonl" in printed
     assert printed.splitlines()[-1] == f"report: {run_dir / 'report.md'}"
 

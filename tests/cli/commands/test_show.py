@@ -55,10 +55,29 @@ class TestCase:
     def test_otherwise_candidates_are_listed(self, run: str, case: str, message: str, refused: Command) -> None:
         assert message in refused("show", run, case)
 
-    def test_without_a_case_those_that_did_not_pass_are_listed(self, run: str, tmp_path: Path, refused: Command) -> None:
-        error = refused("show", run)
-        assert error.endswith("did not pass\n  group-1/a\n  broken\ntry: evalharness show reports/first group-1/a\n")
-        assert "all cases of " in refused("show", write_run(tmp_path / "good", [row("a")]))
+    def test_without_a_case_those_that_did_not_pass_are_listed(self, run: str, tmp_path: Path, printed: Command, refused: Command) -> None:
+        lines = printed("show", run).splitlines()
+        assert lines[0] == "2 cases did not pass, the worst first:"
+        assert [line.split()[:2] for line in lines[1:3]] == [["miss", "group-1/a"], ["invalid", "broken"]]
+        assert lines[3:] == ["try: evalharness show first group-1/a"]
+        assert "broken" not in printed("show", run, "--engine", "vllm:tiny")
+        assert "no row of that --engine and --test. Known: hf:tiny, vllm:tiny" in refused("show", run, "--engine", "x")
+        assert "CASE is missing: --json shows one case" in refused("show", run, "--json")
+        good = printed("show", write_run(tmp_path / "good", [row("a")]))
+        assert good == f"no case failed; 1 case ran\ntry: evalharness show {tmp_path / 'good'} a\n"
+
+    def test_a_case_leads_to_its_page_and_to_the_run_before(self, tmp_path: Path, printed: Command) -> None:
+        for day, outcome in ((1, "pass"), (2, "miss")):
+            facts = {"evals": [{"name": "stage_a"}], "counts": {outcome: 1}, "started_at": f"2030-01-0{day}"}
+            (write_run(tmp_path / "reports" / f"r{day}", [row("a", outcome=outcome)], **facts) / "report.html").touch()
+        second = tmp_path / "reports" / "r2"
+        assert printed("show", second, "a").splitlines()[-3:] == [
+            f"page: {second / 'report.html'}",
+            "in the run before: pass on hf:tiny",
+            "  evalharness show r1 a",
+        ]
+        assert "in the run before" not in printed("show", second, "a", "--json")
+        assert printed("show", tmp_path / "reports" / "r1", "a").splitlines()[-1].startswith("page: ")
 
     def test_of_many_candidates_ten_are_listed_and_the_rest_counted(self, tmp_path: Path, refused: Command) -> None:
         error = refused("show", write_run(tmp_path / "many", [row(f"case-{number}") for number in range(1234)]), "case")

@@ -87,6 +87,17 @@ class TestWording:
         assert conclusion(compared(tmp_path, cases([1.0] * 5), cases([1.0] * 5))) == "not enough data in 4 metrics"
         assert conclusion(compared(tmp_path, cases([1.0] * 99), cases([1.0] * 99))) == "no difference shown in 4 metrics"
 
+    def test_of_several_evals_it_names_the_one(self, tmp_path: Path) -> None:
+        ones = list(enumerate(cases([1.0] * 60)))
+        base = [one | {"eval": name, "tags": {"kind": str(n % 2)}} for name in ("stage_a", "dense") for n, one in ones]
+        now = [one | {"scores": {"f1": float(one["tags"]["kind"] == "0")}} if one["eval"] == "dense" else one for one in base]
+        found = compared(tmp_path, base, now)
+        start = "REGRESSED: 1 metric (f1 of dense 1.000 → 0.500), 1 slice (kind 1 of dense); "
+        assert conclusion(found).startswith(start)
+        lines = list(comparison_lines([found], 140))
+        assert sum(line.startswith("detectable: the smallest difference") for line in lines) == 1
+        assert not any(line.startswith("detectable:") for line in comparison_lines([found], 60))
+
     @pytest.mark.parametrize(
         ("value", "text"), [(0.5, "+0.500"), (-0.5, "-0.500"), (0.0, "0.000"), (float("nan"), "-"), (1e-7, "+1e-07")], ids=str
     )
@@ -116,9 +127,10 @@ class TestWording:
         of_slices = {"expression": "f1[site=*] >= 0.9", "metric": "f1"}
         always = gate(False, expression="valid >= 1")
         base = replace(fallen.base, gates=(gate(value=1.0, **of_slices), always))
-        candidate = replace(fallen.candidate, gates=(gate(False, value=0.5, **of_slices), always))
+        lost = [{"value": "b", "measured": 0.5, "n": 9}, {"value": "", "measured": 0.6, "n": 9}]
+        candidate = replace(fallen.candidate, gates=(gate(False, value=0.5, failed_slices=lost, **of_slices), always))
         found = replace(fallen, base=base, candidate=candidate)
-        assert changed_gates(found) == [("newly failing", "f1[site=*] >= 0.9: 1.000 → 0.500 (stage_a::test_summary)")]
+        assert changed_gates(found) == [("newly failing", "f1[site=*] >= 0.9: 1.000 → 0.500 (b and 1 more) (stage_a::test_summary)")]
         assert gate_summary(found) == "base: 1 of 2 gates failed; candidate: both gates failed"
         assert "gate newly failing: f1[site=*] >= 0.9: 1.000 → 0.500" in "\n".join(comparison_lines([found], 140))
         assert "newly failing: f1\\[site=\\*\\] >= 0.9: 1.000 → 0.500" in markdown(found)
