@@ -7,7 +7,7 @@ a difference. Without --baseline it is skipped. Knows nothing about pytest; load
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from evalharness.analysis.gates import Gate, RegressionGate, parse_gate
-from evalharness.analysis.reasons import normalised
+from evalharness.analysis.reasons import normalised, shared_reason
 from evalharness.analysis.slice_gates import judge_gate
-from evalharness.api.checks import excerpt, first_names
+from evalharness.api.checks import first_names
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.api.wording import number_text, part_of, plural
 from evalharness.runs.partial import parts_of_evals
@@ -248,11 +248,13 @@ def _all_errors(rows: Sequence[Row]) -> str | None:
     ran = [row for row in rows if row["outcome"] != "skip"]
     if not ran or any(row["outcome"] != "error" for row in ran):
         return None
-    reasons = Counter(normalised(row["problem"] or "", (row["case_id"], row.get("group"))) for row in ran)
-    common = reasons.most_common(1)[0][0]
-    first = next(row["problem"] or "" for row in ran if normalised(row["problem"] or "", (row["case_id"], row.get("group"))) == common)
+    reasons: dict[str, list[str]] = {}
+    for row in ran:
+        reasons.setdefault(normalised(row["problem"] or "", (row["case_id"], row.get("group"))), []).append(row["problem"] or "")
+    common, texts = max(reasons.items(), key=lambda item: len(item[1]))
+    reason = shared_reason(texts[0], common, any(text != texts[0] for text in texts), _MAX_REASON_CHARS)
     cases = f"all {len(ran):,} cases" if len(ran) > 1 else "the only case"
-    return f"{cases} ended in an error{'' if len(reasons) == 1 else ', most of them'}: {excerpt(first, _MAX_REASON_CHARS)}"
+    return f"{cases} ended in an error{'' if len(reasons) == 1 else ', most of them'}: {reason}"
 
 
 def judged_run(

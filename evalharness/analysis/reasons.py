@@ -60,6 +60,16 @@ def normalised(problem: str, own: Iterable[object] = ()) -> str:
     return text
 
 
+def shared_reason(first: str, pattern: str, differ: bool, most: int = 400) -> str:
+    """Return what is said of all cases of one reason: the first one's text where theirs are equal, else what they have in common.
+
+    `pattern` is the first one's `normalised` text; where it is shown, the first one's own follows as an example.
+    """
+    if not differ or VARYING not in pattern or pattern == first:
+        return excerpt(first, most)
+    return f"{excerpt(pattern, most // 2)}; such as: {excerpt(first, most // 2)}"
+
+
 def _without(text: str, name: str) -> str:
     """Return the text with its whole words `name` taken out; a pattern for each case would have to be compiled."""
     start = text.find(name)

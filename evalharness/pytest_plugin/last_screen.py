@@ -66,6 +66,10 @@ def _for_all(group: Sequence[Any]) -> Any:
     """Return a report for all of a group; None if there is nothing to show but their message."""
     report = copy.copy(group[0])
     report.longrepr = failing_line(report.longrepr)
+    messages = [message for message, *_ in (getattr(one, "evalharness_reason", None) or [""] for one in group)]
+    if report.longrepr and len(set(messages)) > 1:
+        pattern = normalised(messages[0], group[0].evalharness_reason[1:])
+        report.longrepr = f"{report.longrepr}\nE   (of the first one; what all have in common: {pattern})"
     report.sections = [(title, "\n".join(content.splitlines()[-_NUM_SECTION_LINES:])) for title, content in report.sections]
     path, line, name = report.location
     report.location = path, line, f"{name} and {len(group) - 1:,} more"

@@ -250,8 +250,7 @@ def _unanswered(tables: RunTables) -> Iterator[str]:
         if group.problem.startswith(NOT_RUN):
             not_run.setdefault(group.problem.removeprefix(NOT_RUN), []).append(group)
         elif group.outcome == "skip":
-            reason = one_line(group.problem or "no reason was recorded", 200)
-            yield f"{plural(group.count, 'case')} of {group.eval} on {group.engine} skipped: {reason}"
+            yield f"{plural(group.count, 'case')} of {group.eval} on {group.engine} skipped: {group.reason(200)}"
     for reason, groups in not_run.items():
         places = [f"{group.eval} on {group.engine} ({group.count:,})" for group in groups[:NUM_CASES_IN_REMARK]]
         more = f" and {plural(len(groups) - len(places), 'more eval')}" if len(groups) > len(places) else ""

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from evalharness.api.checks import short_hash
+from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
 from evalharness.report.tables import COUNTS, OUTCOMES, RunTables
@@ -88,6 +89,9 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
     if command := go_on_command(tables.run):
         yield "Go on with:"
         yield code_block([command])
+    if command := compare_command(tables):
+        yield "What has changed since the run before:"
+        yield code_block([command])
     counts = [f"{count:,} {name}" for name in (*OUTCOMES, "other") if (count := tables.total(name))]
     yield f"{tables.extent()}, {plural(tables.num_rows, 'sample')}{': ' if counts else ''}{', '.join(counts)}."
     if words := legend(tables, tuple(COUNTS)):
@@ -137,7 +141,7 @@ def _problems(tables: RunTables) -> Iterator[str]:
         groups = sorted((group for group in tables.problems.values() if group.outcome == outcome), key=lambda group: -group.count)
         lines = []
         for group in groups[:NUM_PROBLEM_GROUPS]:
-            cells = (group.problem or "no reason was recorded", group.eval, group.engine, ", ".join(group.nodeids), group.excerpt)
+            cells = (group.reason(), group.eval, group.engine, ", ".join(group.nodeids), group.excerpt)
             lines.append([*(markdown_cell(cell, 700) for cell in cells), f"{group.count:,}"])
         yield from _section(title, "", ["reason", "eval", "engine", "first cases", "first answer", "count"], lines, 5)
         if len(groups) > NUM_PROBLEM_GROUPS:

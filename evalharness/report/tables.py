@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evalharness.analysis.reasons import normalised
+from evalharness.analysis.reasons import normalised, shared_reason
 from evalharness.analysis.statistics.intervals import cluster_sums, cluster_variance, group_codes, mean_intervals
 from evalharness.report.text import one_line, plural, printable, terminal_text
 from evalharness.runs.run_file import read_run, read_samples
@@ -54,16 +54,22 @@ class Codes:
 
 @dataclass
 class ProblemGroup:
-    """Rows of one eval and outcome whose problems are one reason (`analysis/reasons.py`); texts are of the first row."""
+    """Rows of one eval and outcome whose problems are one reason (`analysis/reasons.py`); `problem` and `excerpt` are of the first row."""
 
     outcome: str
     eval: str
     engines: list[str]
     problem: str
     excerpt: str
+    pattern: str
+    """What the problems have in common."""
+    first: str
+    """The start of the first row's problem as it was recorded, to compare with."""
     number: int = 0
     """Its place among the groups of the run; `RunTables.row_problems` has it for each row."""
     count: int = 0
+    differ: bool = False
+    """Whether some row's problem is another text than the first one's."""
     nodeids: list[str] = field(default_factory=list)
     case_ids: list[str] = field(default_factory=list)
 
@@ -71,6 +77,10 @@ class ProblemGroup:
     def engine(self) -> str:
         """Its engines, with commas between them."""
         return ", ".join(self.engines)
+
+    def reason(self, most: int = _PROBLEM_CHARS) -> str:
+        """Return what is true of all its rows, on one line and safe to show; a text of the first row alone follows "such as"."""
+        return shared_reason(self.problem, self.pattern, self.differ, most) or "no reason was recorded"
 
 
 COUNTS = {"cases": "cases", "pass": "pass", "miss": "miss", "fail": "fail", "invalid": "invalid", "error": "errors", "skip": "skipped"} | {
@@ -382,9 +392,12 @@ def _add_problem(tables: RunTables, key: tuple[int, int, int], outcome: str, row
             [],
             one_line(problem, _PROBLEM_CHARS),
             terminal_text(text, _EXCERPT_CHARS),
+            one_line(reason[2], _PROBLEM_CHARS),
+            problem[:_PROBLEM_CHARS],
             len(tables.problems),
         )
     group.count += 1
+    group.differ = group.differ or problem[:_PROBLEM_CHARS] != group.first
     if engine not in group.engines:
         group.engines.append(engine)
     if len(group.nodeids) < NUM_NODEIDS:

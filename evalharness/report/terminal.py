@@ -12,6 +12,7 @@ from rich.text import Text
 
 from evalharness.report import what_broke
 from evalharness.report.columns import fit, pad
+from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import ERRORS, findings, verdict
 from evalharness.report.markdown import go_on_command
 from evalharness.report.tables import COUNTS, RunTables
@@ -96,6 +97,8 @@ def terminal_lines(tables: RunTables, columns: int) -> Iterator[str]:
     for line in _lines(tables, columns):
         yield fit(line, columns)
     yield from what_broke.worst_lines(tables)
+    if command := compare_command(tables):
+        yield f"compare: {command}"
     if command := go_on_command(tables.run):
         yield f"go on: {command}"
 
@@ -104,7 +107,12 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
     if any(tables.total(outcome) for outcome in ("pass", "miss", "fail", "invalid", "other")):
         yield from _table(tables, columns)
     words = what_broke.legend(tables, _VALIDITY, _TITLES)
-    for line in (*([words] if words else ()), *what_broke.gate_lines(tables), *what_broke.reason_lines(tables)):
+    for line in (
+        *([words] if words else ()),
+        *what_broke.gate_lines(tables),
+        *what_broke.slice_lines(tables),
+        *what_broke.reason_lines(tables),
+    ):
         yield from wrapped(line, columns)
     remarks = [remark for remark in findings(tables) if not remark.endswith(ERRORS)]  # their reasons say it here
     for remark in remarks[:NUM_REMARKS]:

@@ -12,10 +12,12 @@ from itertools import islice
 import numpy as np
 
 from evalharness.analysis.statistics.intervals import mean_intervals
+from evalharness.report.earlier_run import run_word
 from evalharness.report.findings import gate_state, is_on_mean
 from evalharness.report.tables import COUNTS, ProblemGroup, RunTables
 from evalharness.report.text import figure_text, number_text, one_line, plural, terminal_text
-from evalharness.report.worst import worst_first
+from evalharness.report.weak_slices import weak_slices
+from evalharness.report.worst import goals, worst_first
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 NUM_SINGLE_GATES = 6
@@ -23,8 +25,10 @@ NUM_SINGLE_GATES = 6
 NUM_GATE_LINES = 12
 NUM_PASSED_GATES = 5
 NUM_REASONS = 3
+NUM_SLICES = 3
 NUM_WORST = 3
 _NUM_OF_LINE = 3
+_REASON_CHARS, _CASES_CHARS = 160, 80
 _ORDER = ("error", "fail", "other", "invalid", "miss")
 LEGEND = {
     "malformed": "not of the form that the eval asks for (score valid is 0)",
@@ -59,6 +63,25 @@ def gate_lines(tables: RunTables) -> Iterator[str]:
         yield from (_single(tables, f"gate {state}", gate) for gate in gates[:NUM_PASSED_GATES])
         if len(gates) > NUM_PASSED_GATES:
             yield f"{plural(len(gates) - NUM_PASSED_GATES, 'more gate')} {state}"
+
+
+def slice_lines(tables: RunTables) -> Iterator[str]:
+    """Yield the slice that lies farthest behind in each test whose gates failed, unless a gate on it has named it."""
+    failed = [gate for gate in entries_of(tables.run.get("gates")) if gate_state(gate) == "failed"]
+    named = {(*_test_of(gate), gate.get("tag")) for gate in failed}
+    weakest = {
+        found[:3]: found
+        for found in reversed(weak_slices(tables, goals(tables)) if failed else [])
+        if (*found[:3], None) in named and (*found[:3], found.tag) not in named
+    }
+    for found in sorted(weakest.values(), key=lambda found: -found.behind)[:NUM_SLICES]:
+        numbers = f"{number_text(found.score.mean)} (n={found.score.n:,}), {number_text(found.mean)} over all cases"
+        slice_ = f"{found.tag}={found.value or '(none)'}"
+        yield terminal_text(f"weakest slice: {slice_} of {found.eval} on {found.engine}: {found.metric} {numbers}", 300)
+
+
+def _test_of(gate: GateVerdict) -> tuple[str, str, str]:
+    return text_of(gate.get("eval")), text_of(gate.get("test")), text_of(gate.get("engine"))
 
 
 def _place(gate: GateVerdict) -> str:
@@ -108,7 +131,7 @@ def _with_interval(tables: RunTables, gate: GateVerdict) -> str:
 
 
 def _interval(tables: RunTables, gate: GateVerdict) -> str:
-    place = text_of(gate.get("eval")), text_of(gate.get("test")), text_of(gate.get("engine"))
+    place = _test_of(gate)
     metric = text_of(gate.get("metric"))
     summary = tables.scores.get((*place, metric))
     low, high = (summary.low, summary.high) if summary is not None else (float("nan"),) * 2
@@ -152,13 +175,23 @@ def reason_lines(tables: RunTables) -> Iterator[str]:
     """Yield the first reasons with their number of cases and their first ones."""
     groups = reason_groups(tables)
     for group in groups[:NUM_REASONS]:
-        cases = ", ".join(terminal_text(case_id, 40) for case_id in group.case_ids) + (", …" if group.count > len(group.case_ids) else "")
+        cases = _first_cases(group)
         what = plural(group.count, "error") if group.outcome == "error" else f"{group.count:,} {group.outcome}"
         where = terminal_text(f"{group.eval} on {group.engine}", 120)
-        yield f"{what}: {one_line(group.problem or 'no reason was recorded', 160)} ({where}: {cases})"
+        yield f"{what}: {group.reason(_REASON_CHARS)} ({where}: {cases})"
     if len(groups) > NUM_REASONS:
         num_cases = sum(group.count for group in groups[NUM_REASONS:])
         yield f"{plural(len(groups) - NUM_REASONS, 'more reason')} for {plural(num_cases, 'case')} in report.md"
+
+
+def _first_cases(group: ProblemGroup) -> str:
+    """Return the first case ids, as many as are short enough."""
+    shown: list[str] = []
+    for case_id in group.case_ids:
+        if shown and len(", ".join([*shown, case_id])) > _CASES_CHARS:
+            break
+        shown.append(terminal_text(case_id, _CASES_CHARS))
+    return ", ".join([*shown, "…"] if group.count > len(shown) else shown)
 
 
 def worst_rows(tables: RunTables, most: int = NUM_WORST) -> list[int]:
@@ -175,8 +208,7 @@ def worst_rows(tables: RunTables, most: int = NUM_WORST) -> list[int]:
 
 def worst_lines(tables: RunTables) -> Iterator[str]:
     """Yield the commands that show the worst cases."""
-    run = terminal_text(text_of(tables.run.get("run_id")) or tables.run_dir.name, 120)
-    run = run if tables.run_dir.parent.name == "reports" else str(tables.run_dir)
+    run = run_word(tables, tables.run_dir)
     rows = worst_rows(tables)
     title = "worst case: " if len(rows) == 1 else "worst cases: "
     for number, row in enumerate(rows):

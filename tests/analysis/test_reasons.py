@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from evalharness.analysis.reasons import normalised
+from evalharness.analysis.reasons import normalised, shared_reason
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
 
@@ -75,3 +75,24 @@ def test_different_words_are_never_merged(first: list[str], second: list[str]) -
 def test_a_long_hostile_text_takes_no_time() -> None:
     for text in (" 'a" * 100_000, "a/" * 100_000, "''" * 100_000, "1," * 100_000, "… " * 100_000):
         assert len(normalised(text)) <= 400
+
+
+@pytest.mark.parametrize(
+    ("problems", "shown"),
+    [
+        (["8 labels, not 9", "7 labels, not 9"], "… labels, not …; such as: 8 labels, not 9"),
+        (["no team: 'Team: netz'", "no team: 'Team: verkauf'"], "no team: …; such as: no team: 'Team: netz'"),
+        (["8 labels, not 9", "8 labels, not 9"], "8 labels, not 9"),
+        (["no JSON", "no JSON"], "no JSON"),
+    ],
+)
+def test_the_values_of_one_case_are_not_said_of_others(problems: list[str], shown: str) -> None:
+    differ = len(set(problems)) > 1
+    assert shared_reason(problems[0], normalised(problems[0]), differ) == shown
+
+
+def test_pattern_and_example_are_both_cut() -> None:
+    first = f"got {'a word ' * 50}3"
+    text = shared_reason(first, normalised(first), differ=True, most=100)
+    assert text.count("got a word") == 2
+    assert len(text) < 120

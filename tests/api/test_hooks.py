@@ -256,7 +256,7 @@ def test_objects_of_transformers_are_plugins_on_hf_and_refused_by_name_elsewhere
         with pytest.raises(CapabilityError, match=f"^plugin '{type(plugin).__name__}' uses transformers hooks, which backend 'vllm'"):
             check(plugin, "vllm")
     mine.lock = threading.Lock()
-    with pytest.raises(CapabilityError, match=r"^plugin 'Mine' cannot be copied, and each row needs a copy of .*TypeError.*__deepc"):
+    with pytest.raises(CapabilityError, match=r"^plugin 'Mine' cannot be copied, and each row needs its own copy .*TypeError.*__deepc"):
         check(mine)
 
 

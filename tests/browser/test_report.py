@@ -64,6 +64,7 @@ def test_what_broke_leads_to_its_cases(opened, report):
     page.go_back()
     page.locator("tbody tr", has_text="99 is not the count").get_by_role("link").click()
     wait_for_matches(page, f"7 of {NUM_CASES} cases")
+    assert page.locator("#narrowed").inner_text().split("\n") == ["reason: 99 is not the count", "✕"]
     assert {name.split("-")[0] for name in cases(page)} == {"photo"}
 
 
@@ -112,8 +113,15 @@ def test_cases_are_filtered_by_outcome_engine_and_tag(opened, report):
     page.get_by_label("Engine").select_option("hf:final")
     wait_for_matches(page, f"0 of {NUM_CASES} cases")
     assert page.get_by_text("No case fits these filters.").is_visible()
+    page.keyboard.press("Escape")
+    chips = page.locator("#narrowed button")
+    assert chips.all_inner_texts() == ["eval = stage_a\n✕", "mission = left\n✕", "engine = hf:final\n✕"]
+    page.get_by_role("button", name="Remove the filter mission = left").press("Enter")
+    assert page.get_by_label("mission").input_value() == ""
+    assert page.evaluate("document.activeElement.innerText") == "eval = stage_a\n✕"
     page.get_by_role("button", name="Clear").click()
     wait_for_matches(page, f"{NUM_CASES} cases")
+    assert chips.count() == 0
 
 
 def test_backends_of_one_checkpoint_are_told_apart_and_taken_together(opened, tmp_path: Path):

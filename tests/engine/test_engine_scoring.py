@@ -187,7 +187,7 @@ def test_what_a_backend_cannot_say_is_refused_or_left_out_with_permission(option
 @pytest.mark.parametrize(
     ("prompts", "responses", "error", "problem"),
     [
-        ([text(), text()], ["a"], ContractValueError, "2 prompts but 1 responses"),
+        ([text(), text()], ["a"], ContractValueError, "2 prompts but 1 response;"),
         ([text(), text()], "ab", ContractValueError, "responses must be a list, one per pair, got one text: 'ab'"),
         ([text()], None, ContractTypeError, "responses must be a sequence of texts, token ids or chats, one per pair, got None"),
         ([text()] * 2, ["a", np.arange(9)], ContractTypeError, r"pair 1: scoring.response must be .*ndarray\); give its .tolist\(\)"),

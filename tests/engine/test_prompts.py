@@ -106,7 +106,7 @@ def test_a_placeholder_written_into_a_text_is_refused(processor: Any, real: bool
     problem = r"the rendered prompt has 1 image placeholder \(<\|image_pad\|>\) for 0 images; write no placeholder into"
     with pytest.raises(ImageError, match=problem):
         build(text("see <|image_pad|>"), backend=backend)
-    with pytest.raises(ImageError, match=r"has 2 image placeholders \(<\|image_pad\|>\) for 1 images"):
+    with pytest.raises(ImageError, match=r"has 2 image placeholders \(<\|image_pad\|>\) for 1 image;"):
         build(look(part(photo()), "see <|image_pad|>"), backend=backend)
 
 

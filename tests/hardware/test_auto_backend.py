@@ -77,7 +77,7 @@ def test_where_nothing_sees_the_gpu_the_cpu_works_as_without_one(info: Checkpoin
 def test_images_need_a_torchvision_that_can_be_imported(tmp_path: Path) -> None:
     vlm = inspect_checkpoint(write(tmp_path / "vlm", GOOD))
     broken = Probed(1.0, None, {"torchvision_problem": "RuntimeError: operator torchvision::nms does not exist"})
-    with pytest.raises(CheckpointError, match="hf: torchvision cannot be imported, so images cannot be asked"):
+    with pytest.raises(CheckpointError, match="hf: torchvision cannot be imported, so image requests cannot run"):
         chosen(vlm, hf=broken, vllm=ABSENT)
 
 

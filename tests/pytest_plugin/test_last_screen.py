@@ -44,7 +44,15 @@ class TestEqualFailures:
         assert len(after_dots(short)) <= 15, short
         assert "test_s[fake:echo-c0] and 29 more" in short
         assert "30 failed" in short.splitlines()[-1]
+        assert "what all have in common" not in short
         assert project.run("--keep-going", "-vv").output.count("ValueError: bad") > 30
+
+    def test_what_only_the_first_said_is_not_said_of_all(self, project: Project) -> None:
+        text = module("raise ValueError(f'{int(case.id[1:])} is bad')", num=3)
+        project.write(test_a=text[: text.index("def test_t")])
+        lines = after_dots(project.run().output)
+        at = lines.index("E   ValueError: 0 is bad")
+        assert lines[at + 1] == "E   (of the first one; what all have in common: ValueError: … is bad)"
 
     def test_different_ones_are_all_shown(self, project: Project) -> None:
         test = "def test_s(case, generation): raise [ValueError, TypeError, KeyError, OSError][int(case.id[1:])]('bad')\n"
@@ -118,7 +126,7 @@ def test_equal_problems_have_one_reason_in_junit_and_reports(project: Project) -
     run = project.write(test_a=MARK + '@pytest.mark.gate("pass_rate >= 1")\n' + test).run("--junitxml=j.xml")
     properties = ET.parse(project.root / "j.xml").getroot().iter("property")
     assert {entry.get("value") for entry in properties if entry.get("name") == "reason"} == {"…: expected …"}
-    assert "4 miss: c0: expected 2 (a on fake:echo: c0, c1, c2, …)" in run.output
+    assert "4 miss: …: expected …; such as: c0: expected 2 (a on fake:echo: c0, c1, c2, …)" in run.output
     assert (run.run_dir / "report.md").read_text("utf-8").count("expected 2") == 1
 
 

@@ -180,7 +180,7 @@ def test_problems_are_grouped_by_reason_and_many_are_cut(tmp_path: Path) -> None
     ]
     found = tables_in(report_of(tmp_path, samples))
     (miss,) = found["Misses"]
-    assert (miss["count"], miss["reason"], miss["first answer"]) == ("5", "no JSON at line 0", "sorry 0")
+    assert (miss["count"], miss["reason"], miss["first answer"]) == ("5", "no JSON at line …; such as: no JSON at line 0", "sorry 0")
     assert miss["first cases"].count("test_summary[hf:tiny-m") == 3
     assert [found[title][0]["reason"] for title in ("Errors", "Invalid", "Failures")] == [
         "CUDA error",

@@ -3,8 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from evalharness.report.html.broke import problem_lines
+from evalharness.report.markdown import markdown_report
 from evalharness.report.tables import load_tables
-from evalharness.report.what_broke import NUM_GATE_LINES, gate_lines, reason_groups, worst_lines, worst_rows
+from evalharness.report.what_broke import NUM_GATE_LINES, gate_lines, reason_groups, reason_lines, slice_lines, worst_lines, worst_rows
 from tests.report.runs import gate, invalid, row, rows, write_run
 
 
@@ -63,3 +65,38 @@ def test_a_problem_on_several_engines_is_one_reason(tmp_path: Path) -> None:
     samples = [row("a/1", engine=engine, outcome="miss", problem="a/1 has 3 'x'") for engine in ("hf:early", "hf:final")]
     (group,) = reason_groups(load_tables(write_run(tmp_path, samples)))
     assert (group.count, group.engine) == (2, "hf:early, hf:final")
+
+
+def test_a_reason_says_of_all_its_cases_only_what_is_true_of_all(tmp_path: Path) -> None:
+    samples = [row(f"c{number}", outcome="miss", problem=f"{number} labels, not 9") for number in (7, 8)]
+    samples += [row(f"d{number}", outcome="miss", problem="3 lines, not 4") for number in (1, 2)]
+    tables = load_tables(write_run(tmp_path, samples))
+    where = "stage_a on hf:tiny"
+    assert list(reason_lines(tables)) == [
+        f"2 miss: … labels, not …; such as: 7 labels, not 9 ({where}: c7, c8)",
+        f"2 miss: 3 lines, not 4 ({where}: d1, d2)",
+    ]
+    assert any("… labels, not …; such as: 7 labels, not 9" in block for block in markdown_report(tables))
+    assert [line["of"].reason() for line in problem_lines(tables)] == [group.reason() for group in reason_groups(tables)]
+
+
+class TestWeakSlices:
+    """The terminal names the slice that an average hides, where a gate on the average failed."""
+
+    SAMPLES = tuple(
+        row(f"{site}{number}", scores={"valid": float(site != "b")}, tags={"site": site, "half": str(number % 2)})
+        for site in "abc"
+        for number in range(12)
+    )
+
+    def lines(self, tmp_path: Path, *gates: dict[str, Any]) -> list[str]:
+        return list(slice_lines(load_tables(write_run(tmp_path, list(self.SAMPLES), gates=list(gates)))))
+
+    def test_the_slice_that_lies_behind_is_named(self, tmp_path: Path) -> None:
+        assert self.lines(tmp_path, failed()) == ["weakest slice: site=b of stage_a on hf:tiny: valid 0.000 (n=12), 0.667 over all cases"]
+
+    def test_nothing_is_said_where_all_gates_passed_or_a_gate_on_the_slice_says_it(self, tmp_path: Path) -> None:
+        on_slice = failed(tag="site", failed_slices=[{"value": "b", "measured": 0.0, "n": 12}])
+        assert self.lines(tmp_path / "passed", gate(True)) == []
+        assert self.lines(tmp_path / "slice", failed(), on_slice) == []
+        assert self.lines(tmp_path / "other", failed(engine="hf:other")) == []

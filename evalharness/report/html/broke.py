@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -13,9 +14,10 @@ from evalharness.report.html.overview import Data, cases_link, in_groups, interv
 from evalharness.report.score_tables import tables_by_title
 from evalharness.report.tables import ProblemGroup, RunTables
 from evalharness.report.text import figure_text, number_text, one_line, plural, when_finite
+from evalharness.report.weak_slices import WeakSlice, weak_slices as find_weak_slices
 from evalharness.report.what_broke import NUM_WORST, not_judged, reason_groups, worst_rows
-from evalharness.report.worst import Goal, deciding, parts_of
-from evalharness.runs.schema import GateVerdict, entries_of, text_of
+from evalharness.report.worst import Goal, deciding, goals, parts_of
+from evalharness.runs.schema import GateVerdict, SliceVerdict, entries_of, text_of
 
 NUM_SLICES = 6
 NUM_LINES = 5
@@ -24,11 +26,14 @@ NUM_PART_LINKS = 4
 _LINE_DROP = 0.1
 """How far below the median of its table a line must lie to be named."""
 _FEW = 5
-"""A slice of fewer cases is not called weak: by chance some are."""
-_LEAST_DROP = 0.05
+"""The lines of a table with fewer are not told apart."""
 _EXTREMES = frozenset({"min", "max", "lowest", "highest", "worst"})
 _REST = {">=": "<", ">": "<=", "<=": ">", "<": ">="}
 """What a case's score must be to lack what a gate asks of the mean."""
+_SIGNS = {">=": "≥", "<=": "≤", "==": "="}
+_OF_VALUES = re.compile(r"(\d+) of \d+ values of(?= )")
+"""How the reason of a gate on every slice of a tag begins."""
+_NO_CASES: Data = {"parts": [], "num_more": 0, "weakest": None}
 _RATES: Mapping[str, dict[str, str]] = {
     "pass_rate": {"outcome": "fail,miss"},
     "invalid_rate": {"outcome": "invalid"},
@@ -42,21 +47,29 @@ _RATES: Mapping[str, dict[str, str]] = {
 def failed_gates(tables: RunTables) -> list[Data]:
     """Return the gates that failed, by test and engine, the farthest from its limit first; each links to the cases that made it fail.
 
+    One on all cases names the slice that lies farthest behind.
     Then those that failed without a number, and those that could not be judged, once per reason.
     """
     numbers: dict[tuple[str, str, str], list[Data]] = {}
     others: dict[str, list[GateVerdict]] = {}
     idle: list[GateVerdict] = []
+    weakest = _weakest_slices(tables)
     for gate in entries_of(tables.run.get("gates")):
         state = gate_state(gate)
         if state == "not judged":
             idle.append(gate)
         elif state == "failed" and ", needs " in text_of(gate.get("reason")) and when_finite(gate.get("value")) is not None:
-            numbers.setdefault(_place(gate), []).append(_failed(tables, gate))
+            numbers.setdefault(_place(gate), []).append(_failed(tables, gate, weakest))
         elif state == "failed":
             others.setdefault(text_of(gate.get("reason")), []).append(gate)
     groups: list[Data] = [
-        {"state": "failed", "where": _where(tables, place), "size": _size(gates), "gates": sorted(gates, key=lambda gate: -gate["gap"])}
+        {
+            "state": "failed",
+            "where": _where(tables, place),
+            "size": _size(tables, place, gates),
+            "num": len(gates),
+            "gates": sorted(gates, key=lambda gate: -gate["gap"]),
+        }
         for place, gates in numbers.items()
     ]
     groups.sort(key=lambda group: -max(gate["gap"] for gate in group["gates"]))
@@ -74,11 +87,21 @@ def _where(tables: RunTables, place: tuple[str, str, str]) -> str:
     return f"{place[0]}{f' · {place[1]}' if len(tests) > 1 else ''} on {place[2]}"
 
 
-def _size(gates: Sequence[Data]) -> str:
-    return max((gate["size"] for gate in gates), key=len, default="")
+def _size(tables: RunTables, place: tuple[str, str, str], gates: Sequence[Data]) -> str:
+    """Return how many cases the gates are about; where all are on slices, how many the slices are of."""
+    known = tables.counts.get(place)
+    return max((gate["size"] for gate in gates), key=len, default="") or (plural(known["cases"], "case") if known else "")
 
 
-def _failed(tables: RunTables, gate: GateVerdict) -> Data:
+def _weakest_slices(tables: RunTables) -> dict[tuple[str, ...], WeakSlice]:
+    """Return, by eval, test, engine and metric, the slice that lies farthest behind, but for one that a failed gate on slices names."""
+    failed = [gate for gate in entries_of(tables.run.get("gates")) if gate_state(gate) == "failed"]
+    named = {(*_place(gate), gate.get("metric"), gate.get("tag")) for gate in failed}
+    found = find_weak_slices(tables, goals(tables)) if failed else []
+    return {(*one[:3], one.metric): one for one in reversed(found) if (*one[:3], one.metric, one.tag) not in named}
+
+
+def _failed(tables: RunTables, gate: GateVerdict, weakest: Mapping[tuple[str, ...], WeakSlice]) -> Data:
     place = _place(gate)
     metric, value, threshold = text_of(gate.get("metric")), float(gate.get("value") or 0.0), float(gate.get("threshold") or 0.0)
     name, comparison, _ = parts_of(gate)
@@ -89,21 +112,34 @@ def _failed(tables: RunTables, gate: GateVerdict) -> Data:
         filters |= _RATES[metric]
     elif comparison in _REST and any(key[3] == metric for key in tables.scores):
         filters["score"] = f"{metric}{_REST[comparison]}{threshold:g}"
+    reason = one_line(text_of(gate.get("reason")), 300)
     if tag:
-        slices = [text_of(part.get("value")) for part in entries_of(gate.get("failed_slices"))[:NUM_PART_LINKS]]
-        parts = [(part or "(none)", cases_link(**filters, **{f"tag.{tag}": part})) for part in slices]
+        slices = entries_of(gate.get("failed_slices"))[:NUM_PART_LINKS]
+        parts = [(_slice_text(part, metric), cases_link(**filters, **{f"tag.{tag}": text_of(part.get("value"))})) for part in slices]
+        if of_values := _OF_VALUES.match(reason):
+            reason = f"{of_values[0]} {one_line(tag, 60)}, needs {_SIGNS.get(comparison, comparison)} {threshold:g}:"
     else:
         lost = [] if summary else _lines_with(tables, place, metric, value)
         parts = [(line or "(none)", cases_link(**filters, q=line)) for line in lost[:NUM_PART_LINKS]]
     return {
         "metric": name,
         "interval": interval_text(summary, metric) if summary else "",
-        "reason": one_line(text_of(gate.get("reason")), 300),
-        "size": in_groups(plural(summary.n, "case"), summary) if summary else plural(n, "case") if isinstance(n, int) else "",
+        "reason": reason,
+        "weakest": _weak_slice(weak) if (weak := weakest.get((*place, metric))) and not tag else None,
+        "size": in_groups(plural(summary.n, "case"), summary) if summary else plural(n, "case") if isinstance(n, int) and not tag else "",
         "gap": abs(value - threshold) / (abs(threshold) or 1.0),
         "parts": parts,
+        "num_more": max(0, int(of_values[1]) - len(parts)) if tag and of_values else 0,
         "link": parts[0][1] if parts else cases_link(**filters),
     }
+
+
+def _slice_text(part: SliceVerdict, metric: str) -> str:
+    """Return "roof 0.067 (15 cases)"."""
+    measured, n = part.get("measured"), part.get("n")
+    number = figure_text(measured, metric) if isinstance(measured, (int, float)) else "no value"
+    cases = f" ({plural(n, 'case')})" if isinstance(n, int) else ""
+    return f"{one_line(text_of(part.get('value')), 60) or '(none)'} {number}{cases}"
 
 
 def _lines_with(tables: RunTables, place: tuple[str, str, str], metric: str, value: float) -> list[str]:
@@ -140,7 +176,8 @@ def _of_one_reason(tables: RunTables, state: str, reason: str, gates: Sequence[G
         "state": state,
         "where": _names(_where(tables, place) for place in places),
         "size": plural(len(gates), "gate") if len(gates) > 1 else "",
-        "gates": [{"metric": expressions, "interval": "", "reason": one_line(reason, 600), "parts": [], "link": link}],
+        "num": len(gates),
+        "gates": [{"metric": expressions, "interval": "", "reason": one_line(reason, 600), **_NO_CASES, "link": link}],
     }
 
 
@@ -149,14 +186,14 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
 
 
-def worst_cases(tables: RunTables, order: Sequence[int], goals: dict[tuple[str, str, str], Goal], pages: Mapping[str, range]) -> list[Data]:
+def worst_cases(tables: RunTables, order: Sequence[int], aims: dict[tuple[str, str, str], Goal], pages: Mapping[str, range]) -> list[Data]:
     """Return the worst cases of a run, as the terminal names them; of a run in which none was judged, those that could not be.
 
     `order` are the numbers of the rows, the worst first; `pages` says which rows each page has.
     """
     chosen = worst_rows(tables) or [row for row in order if tables.outcomes[row] not in ("pass", "skip")][:NUM_WORST]
     scores: dict[int, list[str]] = {row: [] for row in chosen}
-    decide = deciding(tables, goals)
+    decide = deciding(tables, aims)
     for row, metric, value in tables.row_scores:
         if row in scores:
             eval_name, test, _ = _names_of(tables, row)
@@ -179,7 +216,7 @@ def _worst(tables: RunTables, row: int, scores: Sequence[str], pages: Mapping[st
         "case": tables.case_ids[row],
         "where": _where(tables, names),
         "outcome": tables.outcomes[row],
-        "problem": _group_of(tables, tables.row_problems[row]).problem,
+        "problem": _group_of(tables, tables.row_problems[row]).reason(),
         "scores": " · ".join(scores[:3]),
         "link": anchor if number == 0 else page + anchor,
         "row": row - rows.start if number == 0 else None,
@@ -196,29 +233,26 @@ def problem_lines(tables: RunTables) -> list[Data]:
     return [{"of": group, "link": cases_link(problem=str(group.number))} for group in [*reason_groups(tables), *skipped][:NUM_PROBLEMS]]
 
 
-def weak_slices(tables: RunTables, goals: dict[tuple[str, str, str], Goal]) -> list[Data]:
-    """Return the slices (cases of one tag) whose whole interval lies below the mean of all cases, the farthest behind first.
+def weak_slices(tables: RunTables, aims: dict[tuple[str, str, str], Goal]) -> list[Data]:
+    """Return the weakest slices, each with a link to its cases."""
+    return [
+        {
+            **_weak_slice(found),
+            "column": found.metric,
+            "where": f"{found.eval} on {found.engine}",
+            "text": f"{number_text(found.score.mean)} on {in_groups(plural(found.score.n, 'case'), found.score)}, "
+            f"{number_text(found.mean)} over all",
+        }
+        for found in find_weak_slices(tables, aims)[:NUM_SLICES]
+    ]
 
-    Looked at are the scores that decide; those that are better when lower are turned round.
-    """
-    if not tables.row_tags:
-        return []
-    ways = deciding(tables, goals)
-    slices: list[tuple[float, Data]] = []
-    for (eval_name, test, engine, tag, value, metric), score in tables.tag_scores.items():
-        way = ways.get((eval_name, test, metric), 0)
-        mean = tables.scores[eval_name, test, engine, metric].mean
-        worst = when_finite(score.high if way > 0 else score.low)
-        if not way or worst is None or score.n < _FEW:
-            continue
-        behind = (mean - score.mean) * way
-        if behind >= _LEAST_DROP and (mean - worst) * way > 0:
-            where, name = f"{eval_name} on {engine}", f"{tag} = {value or '(none)'}"
-            text = f"{number_text(score.mean)} on {in_groups(plural(score.n, 'case'), score)}, {number_text(mean)} over all"
-            link = cases_link(eval=eval_name, engine=engine, **{f"tag.{tag}": value})
-            slices.append((behind, {"name": name, "column": metric, "where": where, "text": text, "link": link}))
-    slices.sort(key=lambda entry: -entry[0])
-    return [entry for _, entry in slices[:NUM_SLICES]]
+
+def _weak_slice(found: WeakSlice) -> Data:
+    return {
+        "name": f"{found.tag} = {found.value or '(none)'}",
+        "numbers": f"{number_text(found.score.mean)} ({in_groups(plural(found.score.n, 'case'), found.score)})",
+        "link": cases_link(eval=found.eval, engine=found.engine, **{f"tag.{found.tag}": found.value}),
+    }
 
 
 def weak_lines(tables: RunTables) -> list[Data]:

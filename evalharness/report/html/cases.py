@@ -14,7 +14,7 @@ from urllib.parse import quote
 from evalharness.report.html.page import packed_block, text_block
 from evalharness.report.html.pictures import PictureFile, picture_files, small_copies
 from evalharness.report.tables import OUTCOMES, RunTables
-from evalharness.report.text import printable
+from evalharness.report.text import one_line, printable
 from evalharness.runs.run_file import sample_lines
 from evalharness.runs.schema import Generation, Row, generations_of, items_of, mapping
 
@@ -109,6 +109,7 @@ def _shown_generations(row: Row) -> Iterator[Generation]:
 _OUTCOMES = (*OUTCOMES, "other")
 OUTCOME_CODES = {outcome: number for number, outcome in enumerate(_OUTCOMES)}
 _DIGITS = 6
+_PROBLEM_CHARS = 60
 
 
 def case_anchor(eval_name: str, test: str, engine: str, case_id: str) -> str:
@@ -128,6 +129,7 @@ def case_columns(tables: RunTables, page: PageRows, order: Sequence[int]) -> dic
             "checkpoints": [tables.checkpoints.get(engine, "") for engine in tables.engines.names],
             "outcomes": _OUTCOMES,
             "tag_values": tables.tag_values.names,
+            "problems": _problem_names(tables, rows),
         },
         "first": rows.start,
         "eval": evals,
@@ -143,6 +145,12 @@ def case_columns(tables: RunTables, page: PageRows, order: Sequence[int]) -> dic
         "blocks": page.starts,
         "pictures": page.pictures,
     }
+
+
+def _problem_names(tables: RunTables, rows: range) -> dict[int, str]:
+    """Return how a filter by reason is called, by the number of the reason."""
+    used = set(tables.row_problems[rows.start : rows.stop])
+    return {group.number: one_line(group.problem, _PROBLEM_CHARS) for group in tables.problems.values() if group.number in used}
 
 
 def _sparse(

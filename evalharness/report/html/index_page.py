@@ -23,17 +23,18 @@ from evalharness.report.html.site import INDEX, compare_command, compare_side, i
 from evalharness.report.markdown import go_on_command
 from evalharness.report.progress import PREFIX, progress_line
 from evalharness.report.text import duration_text, figure_text
+from evalharness.report.worst import parts_of
 from evalharness.report.writing import report_file
 from evalharness.runs.files import lock_within
 from evalharness.runs.progress import read_progress, state_without_end
 from evalharness.runs.run_file import read_run, run_state
-from evalharness.runs.schema import GateVerdict, RunFile, entries_of, mapping, text_of
+from evalharness.runs.schema import GateVerdict, PartOfEval, RunFile, entries_of, mapping, text_of
 
 Entry: TypeAlias = "dict[str, Any]"
-"""name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, scores, problem, partial, exit_code: plain JSON."""
+"""name, state, started_at, duration_s, checkpoints, evals, counts, gates, failed, brief, scores, problem, partial, exit_code: JSON."""
 
 CACHE = ".index.json"
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
 MAX_NAMES, MAX_SCORES, MAX_FAILED = 40, 40, 20
 _NAME_CHARS = 200
 
@@ -97,7 +98,7 @@ def _is_entry(entry: Any, name: str) -> bool:
 _NUMBER = (int, float, type(None))
 _BROKEN: Entry = {
     "name": "", "state": "broken", "started_at": "", "duration_s": None, "checkpoints": [], "evals": [], "counts": {}, "gates": {},
-    "failed": [], "scores": [], "problem": "", "partial": False, "exit_code": None,
+    "failed": [], "brief": [], "scores": [], "problem": "", "partial": {}, "exit_code": None,
 }  # fmt: skip
 
 
@@ -107,7 +108,7 @@ def _entry(folder: Path) -> Entry:
     except RecordError as error:
         return {**_BROKEN, "name": folder.name, "problem": str(error)[:500]}
     gates = entries_of(run.get("gates"))
-    failed = [f"{_name(gate.get('expression'))} on {_name(gate.get('engine'))}" for gate in gates if gate_state(gate) == "failed"]
+    failed = [_failed(gate) for gate in gates if gate_state(gate) == "failed"]
     sizes = [(entry.get("name"), entry.get("num_cases")) for entry in entries_of(run.get("evals"))[:MAX_NAMES]]
     return {
         "name": folder.name,
@@ -119,9 +120,10 @@ def _entry(folder: Path) -> Entry:
         "counts": {name: count for name, count in mapping(run.get("counts")).items() if isinstance(count, int)},
         "gates": dict(gate_counts(run)),
         "failed": failed[:MAX_FAILED],
+        "brief": _brief(gates)[:MAX_NAMES],
         "scores": _scores(gates),
         "problem": _problem(run)[:500],
-        "partial": bool(run.get("partial")),
+        "partial": {_name(part.get("eval")): _part(part) for part in entries_of(run.get("partial"))},
         "exit_code": run["exit_code"] if isinstance(run.get("exit_code"), int) else None,
     }
 
@@ -130,6 +132,44 @@ def _problem(run: RunFile) -> str:
     """Return why a run broke off, and the command that goes on with one that is over."""
     command = "" if run_state(run) == "running" else go_on_command(run)
     return "; ".join(filter(None, (text_of(run.get("interrupted")), f"go on with: {command}" if command else "")))
+
+
+def _part(part: PartOfEval) -> str:
+    what = "" if part.get("what") == "cases" else f" {text_of(part.get('what'))}"
+    return f"{text_of(part.get('num'))} of {text_of(part.get('of'))}{what}"
+
+
+def _failed(gate: GateVerdict) -> str:
+    """Return "photos: correct[site=*] >= 0.7 on hf:final: site=roof 0.067"."""
+    value, metric = gate.get("value"), text_of(gate.get("metric"))
+    number = figure_text(value, metric) if isinstance(value, (int, float)) else ""
+    measured = " ".join(filter(None, (_worst_slice(gate), number)))
+    words = f"{_name(gate.get('eval'))}: {_name(gate.get('expression'))} on {_name(gate.get('engine'))}"
+    return f"{words}: {measured}" if measured else words
+
+
+def _worst_slice(gate: GateVerdict) -> str:
+    """Return "site=roof", the slice whose value a gate on slices has; "" for another gate."""
+    slices = entries_of(gate.get("failed_slices"))
+    return f"{_name(gate.get('tag'))}={_name(slices[0].get('value')) or '(none)'}" if slices else ""
+
+
+def _brief(gates: Sequence[GateVerdict]) -> list[str]:
+    """Return the first scores of each eval on the run's last engine in a line, those first whose gate failed: "stage_a: ✗ valid 0.500".
+
+    A gate on slices that failed has the value of the worst one, since the mean over all cases may look well.
+    """
+    numbers = [gate for gate in gates if isinstance(gate.get("value"), (int, float)) and gate.get("threshold") is not None]
+    by_eval: dict[str, dict[str, str]] = {}
+    for gate in sorted(numbers, key=lambda gate: gate_state(gate) != "failed"):
+        failed, metric = gate_state(gate) == "failed", _name(gate.get("metric"))
+        if gate.get("engine") != numbers[-1].get("engine") or not (failed or (is_on_mean(gate) and metric not in _COVERAGE)):
+            continue
+        slice_ = _worst_slice(gate)
+        name = f"{metric}[{slice_}]" if slice_ else parts_of(gate)[0] if failed else metric
+        text = f"{'✗ ' if failed else ''}{name} {figure_text(gate['value'], metric)}"
+        by_eval.setdefault(_name(gate.get("eval")), {}).setdefault(name, text)
+    return [f"{name}: {', '.join(list(texts.values())[:NUM_SCORES])}" for name, texts in by_eval.items()]
 
 
 def _scores(gates: list[GateVerdict]) -> list[list[Any]]:
@@ -227,17 +267,22 @@ def _run(report_dir: Path, entry: Entry) -> dict[str, Any]:
         else _STATES.get(entry["state"], entry["state"]),
         "progress": "",
         **(_progress(report_dir / entry["name"]) if entry["state"] == "running" else {}),
-        "evals": [name if count is None else f"{name} ({count:,})" for name, count in entry["evals"]],
+        "evals": [f"{name} ({size})" if (size := _size(entry, name, count)) else name for name, count in entry["evals"]],
         "verdict": verdict if (verdict := next(filter(entry["gates"].get, ("failed", "not judged", "passed")), "")) in _SHOWN else "none",
         "gate_words": [words[0].upper() + words[1:] for words in gate_words(entry["gates"])] or ["No gate"],
-        "brief": _brief(_last_engine(entry)),
         "links": shown,
     }
 
 
+def _size(entry: Entry, name: str, count: int | None) -> str:
+    """Return how many cases of an eval a run has: "60", or "3 of 60"."""
+    whole = "" if count is None else f"{count:,}"
+    return text_of(entry["partial"].get(name)) or whole
+
+
 def _suggested(report_dir: Path, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield the commands that compare the newest run's checkpoints, and the newest with the run of the same evals before it."""
-    finished = [entry for entry in entries if entry["state"] == "finished" and entry["checkpoints"]]
+    """Yield the commands that compare the newest whole run's checkpoints, and that run with the one of the same evals before it."""
+    finished = [entry for entry in _whole(entries) if entry["checkpoints"]]
     if not finished:
         return
     newest, engines = finished[0], finished[0]["checkpoints"]
@@ -248,6 +293,11 @@ def _suggested(report_dir: Path, entries: Sequence[Entry]) -> Iterator[str]:
     if older is not None:
         last = [entry["checkpoints"][-1] if len(entry["checkpoints"]) > 1 else "" for entry in (older, newest)]
         yield compare_command(*(compare_side(report_dir / entry["name"], name) for entry, name in zip((older, newest), last, strict=True)))
+
+
+def _whole(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the finished runs of whole evals: a few cases that were tried again say nothing of how a checkpoint is."""
+    return [entry for entry in entries if entry["state"] == "finished" and not entry["partial"]]
 
 
 def _progress(run_dir: Path) -> dict[str, Any]:
@@ -265,22 +315,10 @@ def _last_engine(entry: Entry) -> list[list[Any]]:
     return [score for score in scores if score[2] == scores[-1][2]]
 
 
-def _brief(scores: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the first scores of each eval in a line: "stage_a: valid 1.000, category_f1 0.976"."""
-    by_eval: dict[str, dict[str, float]] = {}
-    for eval_name, _, _, metric, value, _ in scores:
-        if metric not in _COVERAGE:
-            by_eval.setdefault(eval_name, {}).setdefault(metric, value)
-    return [
-        f"{name}: {', '.join(f'{metric} {figure_text(value, metric)}' for metric, value in list(scores_of_eval.items())[:NUM_SCORES])}"
-        for name, scores_of_eval in by_eval.items()
-    ]
-
-
 def _trends(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return small curves of the scores that the most runs have, oldest run first: each run's last engine."""
     curves: dict[tuple[str, str, str], list[tuple[str, float]]] = {}
-    for entry in reversed([item for item in entries if item["state"] == "finished"][:TREND_RUNS]):
+    for entry in reversed(_whole(entries)[:TREND_RUNS]):
         for eval_name, test, engine, metric, value, _ in _last_engine(entry):
             if metric in _COVERAGE:
                 continue

@@ -1,4 +1,4 @@
-"""The run before: the newest finished run beside this one that has its cases, and where that run's pages show each of them."""
+"""The cases of the run before, and where that run's pages show each of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from typing import Any
 from urllib.parse import quote
 
 from evalharness.api.errors import RecordError
+from evalharness.report.earlier_run import earlier_run
 from evalharness.report.html.cases import OUTCOME_CODES, page_ranges
 from evalharness.report.tables import RunTables
 from evalharness.report.text import printable
-from evalharness.runs.run_file import FINISHED, read_run, run_state, sample_lines
-from evalharness.runs.schema import entries_of, mapping, text_of
+from evalharness.runs.run_file import sample_lines
+from evalharness.runs.schema import mapping, text_of
 
-_MOST_LOOKED_AT = 20
-_LEAST_SHARE = 0.5
-"""Of this run's rows that the run before must have at least as many: not one of three cases that somebody tried again."""
 _NAMES = ("eval", "test", "case_id", "engine", "outcome")
 _TEXT = rb'"((?:[^"\\]|\\.)*)"'
 # What the recorder writes; a row whose keys stand in another order is read whole.
@@ -62,27 +60,10 @@ class RunBefore:
 
 def run_before(tables: RunTables) -> RunBefore | None:
     """Return the run before this one, None where there is none in its folder, or it cannot be read."""
-    folder = tables.run_dir.absolute()
+    before = earlier_run(tables)
     with suppress(OSError, RecordError, ValueError, RecursionError):  # its rows may be broken, which is no problem of this run
-        newest = sorted(folder.parent.glob("*/run.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-        candidates = [path.parent for path in newest if path.parent != folder and (path.parent / "report.html").is_file()]
-        before = [(started_at, run_dir) for run_dir in candidates[:_MOST_LOOKED_AT] if (started_at := _started_before(run_dir, tables))]
-        if before:
-            return RunBefore(max(before)[1])
+        return RunBefore(before) if before is not None else None
     return None
-
-
-def _started_before(run_dir: Path, tables: RunTables) -> str:
-    """Return when a run started, "" where it does not come before the one of the tables."""
-    try:
-        run = read_run(run_dir)
-    except RecordError:
-        return ""
-    evals = {text_of(entry.get("name")) for entry in entries_of(run.get("evals"))}
-    num_rows = sum(count for count in mapping(run.get("counts")).values() if isinstance(count, int))
-    has_cases = bool(evals & set(tables.evals.names)) and num_rows >= _LEAST_SHARE * tables.num_rows
-    started_at = text_of(run.get("started_at"))
-    return started_at if has_cases and run_state(run) == FINISHED and started_at < text_of(tables.run.get("started_at")) else ""
 
 
 def _heads(run_dir: Path) -> Iterator[list[str]]:

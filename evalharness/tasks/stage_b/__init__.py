@@ -156,8 +156,8 @@ class JudgedTicket:
         """The message of a failed assertion: the wrong prediction, its votes, and the first answer's problems or (quoted) reason."""
         votes = f"{self.ballot.num_pass} pass, {self.ballot.num_fail} fail, {self.ballot.num_invalid} invalid"
         first = self.verdicts[0]
-        judged = f"judged {self.ballot.prediction}" if self.ballot.prediction else "no verdict"
-        return f"{judged}, should be {self.label} ({votes}): {first.problem or f'“{first.reason}”'}"
+        judged = f"judged {self.ballot.prediction}, should be {self.label}" if self.ballot.prediction else "no verdict"
+        return f"{judged} ({votes}): {first.problem or f'“{first.reason}”'}"
 
 
 def judge(texts: Sequence[str], case: StageBCase) -> JudgedTicket:

@@ -290,6 +290,7 @@ class TestEnginesThatCannotOpen:
 class TestUnitsThatDoNotEnd:
     CONFTEST = """
 import threading
+import time
 from pathlib import Path
 from evalharness.backends.fake import FakeBackend
 from evalharness.pytest_plugin.execution import engine_queue
@@ -298,7 +299,9 @@ engine_queue.STOP_TIMEOUT_S = PATIENCE
 complete = FakeBackend._complete
 
 def noted(self, prompt, plugins, *_):
-    if "c2" in prompt.text: Path("at-c2").touch()
+    if "c2" in prompt.text:
+        Path("at-c2").touch()
+        time.sleep(HANGS_S)
     return complete(self, prompt, plugins)
 
 def close(self):
@@ -306,16 +309,15 @@ def close(self):
 
 FakeBackend._complete, FakeBackend.close = noted, close
 """
-    IMPATIENT = CONFTEST.replace("PATIENCE", "0.2")
+    # It is deaf for longer than anybody waits for the run.
+    IMPATIENT = CONFTEST.replace("PATIENCE", "0.2").replace("HANGS_S", f"{2 * TIMEOUT_S}")
     HEAD = MARK + "import time\ndef wait_for_c2():\n    while not os.path.exists('at-c2'): time.sleep(0.01)\n\n"
     TEST = HEAD + "def test_s(case, generation):\n    if case.id == 'c1':\n        wait_for_c2()\n        assert False\n"
-    # Longer than anybody waits for the run.
-    SLOW_C2 = ({"contains": "c2", "text": "x", "delay_s": 2 * TIMEOUT_S}, {"text": "x"})
     PROBLEM = "engine fake:answers still generates for test_a.py, though told to stop: it is left open until the process ends"
 
     def test_a_hanging_one_is_a_problem_of_the_run_and_its_engine_is_not_closed_under_it(self, project: Project) -> None:
         project.write(conftest=self.IMPATIENT, test_a=self.TEST)
-        run = project.run("-x", "-s", "--model", project.script(*self.SLOW_C2), apart=True)
+        run = project.run("-x", "-s", "--model", project.script({"text": "x"}), apart=True)
         assert run.facts["problems"] == [self.PROBLEM]
         assert f"! {self.PROBLEM}" in run.output
         assert "closed with" not in run.output
@@ -330,13 +332,15 @@ FakeBackend._complete, FakeBackend.close = noted, close
             test_a=skips + "def test_s(early, case, generation): pass\n",
             test_b=MARK + "def test_s(case, generation): pass\n",
         )
-        model = project.script(*self.SLOW_C2)
+        model = project.script({"text": "x"})
         run = project.run("--model", model, "--deselect", "test_a.py::test_s[fake:answers-c3]", apart=True)
         assert [row["outcome"] for row in run.rows] == ["pass", "pass", "skip", "error", "error", "error", "error"]
         assert {row["problem"] for row in run.rows[3:]} == {self.PROBLEM}
 
     def test_one_that_ends_leaves_nothing_to_say(self, project: Project) -> None:
-        run = project.write(conftest=self.CONFTEST.replace("PATIENCE", "60"), test_a=self.TEST).run("-x", "-s", apart=True)
+        run = project.write(conftest=self.CONFTEST.replace("PATIENCE", "60").replace("HANGS_S", "0"), test_a=self.TEST).run(
+            "-x", "-s", apart=True
+        )
         assert run.facts["problems"] == []
         assert "closed with []" in run.output
 

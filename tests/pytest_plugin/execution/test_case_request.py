@@ -169,7 +169,7 @@ class TestWhatGoesWrong:
             pytest.param(([chat("a")], None), "step 1 has the options None; a step is", id="no-options"),
             pytest.param(([chat("a")], {"max_new_tokens": 3}), "step 1 has the options {'max_new_tokens': 3}", id="mapping"),
             pytest.param(
-                ([chat("a")], [GREEDY] * 2), "step 1 has 1 requests but 2 options; give one for all or one for each", id="too-many"
+                ([chat("a")], [GREEDY] * 2), "step 1 has 1 request but 2 options; give one for all or one for each", id="too-many"
             ),
         ],
     )

@@ -80,15 +80,36 @@ def test_gates_without_a_number_and_those_not_judged_are_told_once_for_each_reas
 
 
 def test_a_gate_on_slices_leads_to_those_that_fail(tmp_path):
-    failed = [{"value": value, "measured": 0.2, "n": 3} for value in ("a", "")]
+    failed = [{"value": value, "measured": 0.2, "n": 1} for value in ("a", "")]
     one = gate(
-        False, metric="f1", expression="f1[site=*] >= 0.8", value=0.2, threshold=0.8, reason="2 of 4 values of site: a 0.2, needs ≥ 0.80"
+        False, metric="f1", expression="f1[site=*] >= 0.8", value=0.2, threshold=0.8, reason="3 of 4 values of site: a 0.2, needs ≥ 0.80"
     )
     samples = [row(f"c{n}", scores={"f1": 0.2}, tags={"site": "ab"[n % 2]}) for n in range(4)]
     (group,) = failed_gates(load_tables(write_run(tmp_path, samples, gates=[{**one, "tag": "site", "failed_slices": failed}])))
     place = "#cases?eval=stage_a&test=test_summary&engine=hf%3Atiny&score=f1%3C0.8"
     assert group["gates"][0]["metric"] == "f1[site=*]"
-    assert group["gates"][0]["parts"] == [("a", f"{place}&tag.site=a"), ("(none)", place)]
+    assert group["gates"][0]["reason"] == "3 of 4 values of site, needs ≥ 0.8:"
+    assert group["gates"][0]["parts"] == [("a 0.200 (1 case)", f"{place}&tag.site=a"), ("(none) 0.200 (1 case)", place)]
+    assert (group["gates"][0]["num_more"], group["size"]) == (1, "4 cases")
+
+
+def test_a_failed_gate_on_all_cases_names_the_weakest_slice_unless_a_gate_on_slices_does(tmp_path):
+    samples = [*_tagged("good", 40, 1.0), *_tagged("<bad>", 20, 0.0)]
+    of_slices = gate(
+        False, metric="f1", expression="f1[mission=*] >= 0.9", value=0.0, reason="1 of 2 values of mission: <bad> 0, needs ≥ 0.9"
+    )
+    of_slices = {**of_slices, "tag": "mission"}
+    gates = [_failed("f1", 0.667, ">= 0.9"), _failed("cap", 0.333, "<= 0.1"), _failed("length_rate", 0.5, "<= 0.1")]
+    (group,) = failed_gates(load_tables(write_run(tmp_path / "one", samples, gates=gates)))
+    weakest = {one["metric"]: one["weakest"] for one in group["gates"]}
+    assert weakest["f1"] == {
+        "name": "mission = <bad>",
+        "numbers": "0.000 (20 cases)",
+        "link": "#cases?eval=stage_a&engine=hf%3Atiny&tag.mission=%3Cbad%3E",
+    }
+    assert (weakest["cap"]["numbers"], weakest["length_rate"]) == ("1.000 (20 cases)", None)
+    (group,) = failed_gates(load_tables(write_run(tmp_path / "two", samples, gates=[gates[0], of_slices])))
+    assert [one["weakest"] for one in group["gates"]] == [None, None]
 
 
 def test_the_worst_cases_are_those_that_lack_most_one_of_each_reason_first(tmp_path):

@@ -53,7 +53,7 @@ def test_runs_stand_newest_first_with_verdict_scores_and_links(tmp_path: Path) -
     page = text(tmp_path)
     assert page.index('href="new/report.html"') < page.index(">old<")
     assert "The gate failed" in page
-    assert "stage_a: valid 0.500" in page
+    assert "stage_a: ✗ valid 0.500" in page
     assert re.findall(r'<a href="(new/[^"]+)">(\w+)</a>', page)[1:] == [
         ("new/report.html", "report"), ("new/compare.html", "compare"), ("new/timeline.html", "timeline"),
     ]  # fmt: skip
@@ -246,7 +246,28 @@ def test_a_run_whose_gates_were_not_all_judged_has_not_passed_and_says_how_to_go
     assert "Ctrl-C; go on with: pytest evals --resume first" in text(tmp_path)
 
 
-def test_a_run_of_part_of_an_eval_says_so(tmp_path: Path) -> None:
-    run(tmp_path / "part", partial=[{"eval": "stage_a", "what": "cases", "num": 1, "of": 4}])
-    run(tmp_path / "whole", day=2, partial=[])
-    assert text(tmp_path).count("part of an eval") == 1
+def test_a_run_of_part_of_an_eval_says_of_how_much_and_is_no_side_of_a_suggestion(tmp_path: Path) -> None:
+    run(tmp_path / "monday")
+    run(tmp_path / "tuesday", day=2, partial=[])
+    suggested = re.findall(r"<code>(evalharness[^<]+)</code>", text(tmp_path))
+    run(tmp_path / "again", day=3, value=0.25, partial=[{"eval": "stage_a", "what": "cases", "num": 1, "of": 4}])
+    page = text(tmp_path)
+    assert page.count("part of an eval") == 1
+    assert ">stage_a (1 of 4)<" in page
+    assert page.count(">stage_a (4)<") == 2
+    assert re.findall(r"<code>(evalharness[^<]+)</code>", page) == suggested != []
+    assert "before 1.000" in page
+    assert 'class="value-text">0.250<' not in page, "a case that was tried again is no trend"
+
+
+def test_failed_gates_have_their_eval_and_value_and_stand_first_in_the_scores(tmp_path: Path) -> None:
+    roof = {"value": "roof <1>", "measured": 0.067, "n": 15}
+    slices = gate(
+        False, metric="correct", expression="correct[site=*] >= 0.7", value=0.067, threshold=0.7, tag="site", failed_slices=[roof]
+    )
+    low = gate(False, metric="f1", expression="f1.low >= 0.9", value=0.8, threshold=0.9, end="low")
+    run(tmp_path / "run", gates=[gate(), slices, low, gate(metric="chars", eval="other", value=3.0)])
+    page = html.unescape(text(tmp_path))
+    assert "<li>stage_a: correct[site=*] >= 0.7 on hf:tiny: site=roof <1> 0.067</li>" in page
+    assert "<div>stage_a: ✗ correct[site=roof <1>] 0.067, ✗ f1.low 0.800, valid 1.000</div>" in page
+    assert "<div>other: chars 3.000</div>" in page

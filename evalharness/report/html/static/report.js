@@ -158,6 +158,15 @@ function toggleOutcome(name) {
   setFilter("outcome", [...now].join(","));
 }
 
+/** Return a filter in words: "cabinet = rooftop", "f1 < 0.8", "length cap", or the reason of its cases. */
+function filterText(name, wanted) {
+  if (name === "score") return wanted.replace(SCORE, "$1 $2 $3");
+  if (name === "flag") return wanted.replaceAll("_", " ");
+  if (name === "problem") return `reason: ${names.problems[wanted] || "none was recorded"}`;
+  return oneLine(`${name.replace(/^tag\./, "")} = ${wanted}`, 80);
+}
+
+/** Show every filter that is set: the outcomes and the search where they are chosen, each other one also as a button that removes it. */
 function showFilters() {
   const outcomes = (state.filters.outcome ?? "").split(",");
   for (const button of $$("#outcome-filter button")) button.setAttribute("aria-pressed", outcomes.includes(button.dataset.outcome));
@@ -167,9 +176,12 @@ function showFilters() {
   $("#sort").value = byScore ? `score ${state.sort.slice(1)}` : state.sort;
   $("#way").hidden = !byScore;
   $("#way").textContent = state.sort[0] === ">" ? "↓ highest" : "↑ lowest";
-  const narrowed = { score: (wanted) => wanted.replace(SCORE, "$1 $2 $3"), flag: (wanted) => wanted.replaceAll("_", " "), problem: () => "one reason" };
-  $("#narrowed").replaceChildren(...Object.entries(narrowed).filter(([name]) => state.filters[name]).map(([name, text]) =>
-    el("button", { type: "button", "aria-label": `Remove the filter ${text(state.filters[name])}`, on: { click: () => setFilter(name, "") } }, visible(text(state.filters[name])), el("span", { "aria-hidden": "true" }, "✕"))));
+  const hadFocus = $("#narrowed").contains(document.activeElement);
+  $("#narrowed").replaceChildren(...Object.entries(state.filters).filter(([name]) => name !== "q" && name !== "outcome").map(([name, wanted]) => {
+    const text = filterText(name, wanted);
+    return el("button", { type: "button", "aria-label": `Remove the filter ${text}`, on: { click: () => setFilter(name, "") } }, visible(text), el("span", { "aria-hidden": "true" }, "✕"));
+  }));
+  if (hadFocus) ($("#narrowed button") ?? list).focus();
   $("#more-filters").classList.toggle("is-set", $$("#more-selects select").some((select) => select.value));
   $("#gallery").setAttribute("aria-pressed", state.gallery);
   $("#clear").hidden = !Object.keys(state.filters).length;
