@@ -11,9 +11,9 @@ import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.wording import figure_text, number_text, part_of, plural
@@ -173,12 +173,11 @@ _WHAT_HAPPENED: dict[str, str] = {"error": "ended in an error", "invalid": "coul
 
 
 def evaluate_gate(
-    gate: Gate, rows: Sequence[Row], aggregates: Mapping[str, float], *, incomplete: str | None, test_rows: Sequence[Row] = ()
+    gate: Gate, rows: Sequence[Row], aggregates: Mapping[str, float], *, incomplete: str | None, scale: Scale | None = None
 ) -> GateVerdict:
     """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if any are.
 
-    `test_rows`: those of all engines, which tell whether a score is a rate, as in reports; these, unless given. The slices of a gate
-    are not chosen here.
+    `scale`: the metric's, by the rows of all engines, as in reports; by these rows unless given. The slices of a gate are not chosen here.
     """
     rate = BUILT_IN_METRICS.get(gate.metric)
     named = {**mean_scores(rows), **aggregates}
@@ -186,7 +185,7 @@ def evaluate_gate(
     scored = [row for row in rows if was_judged(row) and gate.metric in row["scores"]] if rate is None else rate.counted(rows)
     mean = value
     if gate.end and value is not None:
-        value = None if gate.metric in aggregates and rate is None else _interval_end(gate, rows, test_rows or rows)
+        value = None if gate.metric in aggregates and rate is None else _interval_end(gate, rows, scale or scale_of(gate.metric, rows))
     if incomplete is not None and mean is not None:
         reason = f"not judged: {incomplete}"
     elif value is None and mean is not None:
@@ -214,7 +213,23 @@ def evaluate_gate(
     }
 
 
-def _interval_end(gate: Gate, rows: Sequence[Row], test_rows: Sequence[Row]) -> float | None:
+class Scale(NamedTuple):
+    """Whether a metric is a share of cases, and whether it lies within 0…1: its interval is then another one."""
+
+    is_rate: bool
+    is_bounded: bool
+
+
+def scale_of(metric: str, rows: Iterable[Row]) -> Scale:
+    """Return the scale of a metric, of a score by all that the rows have of it; a count (`num_…`) has none."""
+    if metric in BUILT_IN_METRICS:
+        return Scale(True, True)
+    known = {row["scores"][metric] for row in rows if was_judged(row) and metric in row["scores"]}
+    is_score = not metric.startswith("num_")
+    return Scale(is_score and known <= {0, 1}, is_score and all(0 <= value <= 1 for value in known))
+
+
+def _interval_end(gate: Gate, rows: Sequence[Row], scale: Scale) -> float | None:
     """Return an end of the interval that reports show of a score, or that of a rate; None where there is none."""
     import numpy as np
 
@@ -223,15 +238,11 @@ def _interval_end(gate: Gate, rows: Sequence[Row], test_rows: Sequence[Row]) -> 
     rate = BUILT_IN_METRICS.get(gate.metric)
     if rate is not None:
         counted = rate.counted(rows)
-        values, is_rate, is_bounded = [float(rate.holds(row)) for row in counted], True, True
+        values = [float(rate.holds(row)) for row in counted]
     else:
         counted = [row for row in rows if was_judged(row) and row["scores"]]
         values = [row["scores"].get(gate.metric, math.nan) for row in counted]
-        known = [row["scores"][gate.metric] for row in test_rows if was_judged(row) and gate.metric in row["scores"]]
-        is_score = not gate.metric.startswith("num_")
-        is_rate = is_score and all(value in (0, 1) for value in known)
-        is_bounded = is_score and all(0 <= value <= 1 for value in known)
     groups = [row.get("group") for row in counted]
-    interval = mean_intervals(np.array(values, dtype=float)[:, None], groups, is_rate=[is_rate], is_bounded=[is_bounded])[0]
+    interval = mean_intervals(np.array(values, dtype=float)[:, None], groups, is_rate=[scale.is_rate], is_bounded=[scale.is_bounded])[0]
     end = interval.low if gate.end == "low" else interval.high
     return None if math.isnan(end) else end

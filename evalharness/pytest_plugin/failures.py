@@ -11,6 +11,7 @@ from types import TracebackType
 import pytest
 
 from evalharness.api.checks import any_text, excerpt
+from evalharness.api.redaction import redactor
 
 _MAX_CHARS = 2000  # only the assertion's message: the generation itself is in the row
 _REWRITTEN = "@pytest_ar"  # what pytest's rewriting of asserts leaves among a module's names
@@ -24,7 +25,7 @@ def shorten(text: str) -> str:
 
 def message_of(error: BaseException) -> str:
     """Return an error as a reason: of an assertion its message alone, else its comparison; of an error of code its type, too."""
-    text = any_text(error) or type(error).__name__
+    text = redactor().text(any_text(error)) or type(error).__name__  # before it is cut: half a secret is not found any more
     if isinstance(error, AssertionError):
         return shorten(_of_assertion(text, error))
     known = isinstance(error, (pytest.fail.Exception, pytest.skip.Exception))

@@ -228,7 +228,8 @@ def _attach(item: pytest.Item, record: ItemRecord, report: pytest.TestReport, no
         # Of the item, not of this report: the JUnit file takes those of the teardown.
         item.user_properties += [("outcome", record.outcome), ("problem", record.problem or "")]
         if item.config.getoption("xmlpath", None):
-            item.user_properties.append(("reason", normalised(record.problem or "", (record.case.id, record.case.group))))
+            problem = redactor().text(record.problem or "")  # before digits are taken out of a secret in it
+            item.user_properties.append(("reason", normalised(problem, (record.case.id, record.case.group))))
 
 
 def _location(error: BaseException, item: pytest.Function) -> str:

@@ -304,6 +304,7 @@ class Reporting:
             with collector(on=False):  # not around the eval's own functions
                 self.summary = self._write_reports(run, rows)
             add_to_junit_file(self._config, run)
+            self.end_progress()  # its thread may be writing the index, with this run as a running one
             self.summary += _renewed_index(run_dir.parent)
             self.run, session.exitstatus = run, run["exit_code"]
         except RecordError as error:

@@ -226,6 +226,18 @@ class TestSlices:
         assert of_slices("x[site=*] >= 0.1", north=[0.4], south=[0.6])["value"] == 0.4
         assert of_slices("pass_rate[site=*] >= 1", north=[0.4])["passed"]
 
+    def test_each_row_is_looked_at_a_few_times_however_many_slices_there_are(self) -> None:
+        class Row(dict[str, Any]):
+            num_looks = 0
+
+            def __getitem__(self, key: str) -> Any:
+                Row.num_looks += 1
+                return super().__getitem__(key)
+
+        rows: list[Any] = [Row(row(x=number % 7 / 7), tags={"site": f"s{number % 60}"}) for number in range(300)]
+        assert judge_gate(parse_gate("low(x[site=*]) >= 0.9"), rows, {}, incomplete=None, test_rows=rows)["value"] is not None
+        assert Row.num_looks < 60 * len(rows)
+
     def test_what_a_slice_cannot_say_does_not_pass(self) -> None:
         assert of_slices("x[site=west] >= 0", north=[1])["reason"] == "no case of this run has site=west"
         assert of_slices("x[mission=*] >= 0", north=[1])["reason"] == "no case of this run has mission"

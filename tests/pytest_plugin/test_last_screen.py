@@ -130,6 +130,18 @@ def test_equal_problems_have_one_reason_in_junit_and_reports(project: Project) -
     assert (run.run_dir / "report.md").read_text("utf-8").count("expected 2") == 1
 
 
+def test_no_part_of_a_secret_is_in_any_text_of_a_failure(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "very-secret-value-12345")
+    key = "os.environ['MY_API_KEY']"
+    cut_in_two = [f"assert 'x' * 2 == 'y' * 275 + {key}", f"assert False, 'y' * 1990 + {key}"]
+    bodies = [f"assert False, {key}", f"raise ValueError({key})", *cut_in_two]
+    tests = "".join(f"def test_{number}(case, generation): {body}\n" for number, body in enumerate(bodies))
+    run = project.write(test_a=MARK + tests).run("--junitxml=j.xml", "-vv")
+    texts = [run.output, *(path.read_text("utf-8") for path in [project.root / "j.xml", *run.run_dir.rglob("*.*")] if path.is_file())]
+    assert "MY_API_KEY hidden" in run.output
+    assert not [text for text in texts if "very-sec" in text]
+
+
 SLOW = (
     HEADER
     + """

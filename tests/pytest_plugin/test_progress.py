@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 
 import pytest
 
+from evalharness.report.html import index_page
 from tests.pytest_plugin.progress.screen import seen_on_terminal
 from tests.pytest_plugin.project import MARK, MODES, TIMEOUT_S, Project, environment
 
@@ -98,6 +100,14 @@ def test_a_short_run_in_a_log_is_pytests_own_lines(project: Project) -> None:
     run = project.write(test_a=MARK + TEST).run_inline()
     assert re.search(r"^test_a.py \.m\.\. ", run.output, re.MULTILINE)
     assert "tokens/s" not in run.output
+
+
+def test_the_last_index_is_written_when_no_other_thread_can_write_one(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_work: list[list[str]] = []
+    monkeypatch.setattr(index_page, "write_index", lambda folder: at_work.append([thread.name for thread in threading.enumerate()]))
+    project.write(test_a=MARK + TEST).run_inline()
+    assert len(at_work) == 1
+    assert "progress" not in at_work[0]
 
 
 @pytest.mark.slow
