@@ -88,7 +88,7 @@ def _is_entry(entry: Any, name: str) -> bool:
         all(isinstance(entry.get(key), type(blank)) for key, blank in _BROKEN.items() if blank is not None)
         and entry["name"] == name
         and are(_NUMBER, [entry.get("duration_s"), entry.get("exit_code"), *entry["counts"].values(), *entry["gates"].values()])
-        and are(str, [*entry["checkpoints"], *entry["failed"]])
+        and are(str, [*entry["checkpoints"], *entry["failed"], *entry["brief"], *entry["partial"].values()])
         and are(list, [*entry["evals"], *entry["scores"]])
         and all(len(part) == 2 and are(str, part[:1]) and are(_NUMBER, part[1:]) for part in entry["evals"])
         and all(len(score) == 6 and are(str, score[:4]) and are((int, float), score[4:]) for score in entry["scores"])
