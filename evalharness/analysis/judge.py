@@ -151,14 +151,14 @@ def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
     coverage = comparison.coverage[0]
     num_asked = len(comparison.candidate.sheets[coverage.eval, coverage.test].cases)
     if 2 * coverage.num_paired < num_asked:
-        return f"not judged: only {part_of(coverage.num_paired, num_asked, 'case')} could be paired with the baseline"
+        return f"only {part_of(coverage.num_paired, num_asked, 'case')} could be paired with the baseline"
     known = {change.metric for change in comparison.metrics} | {change.slice_key for change in comparison.slices}
     missing = [name for name in gate.metrics if name not in known]
     if missing:
         return f"no case has {', '.join(map(repr, missing))} on both sides"
     num_groups = max((change.change.num_groups for change in comparison.metrics), default=0)
     if smallest_p(num_groups) > LEVEL / comparison.num_tests:
-        return f"not judged: {plural(num_groups, 'group')} of cases cannot show any difference"
+        return f"{plural(num_groups, 'group')} of cases cannot show any difference"
     return ""
 
 

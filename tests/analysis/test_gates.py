@@ -167,7 +167,7 @@ class TestJudging:
     def test_nothing_passes_on_a_minority(self, expression: str) -> None:
         generation = {"finish_reason": "stop", "text": "a"}
         verdict = judged(expression, row("pass", generation, x=1), row("error"), row("invalid"), aggregates={"extra": 1.0})
-        assert verdict["reason"] == "not judged: only 1 of 3 cases had a verdict; the others were invalid or errors"
+        assert verdict["reason"] == "only 1 of 3 cases had a verdict; the others were invalid or errors"
 
     def test_a_rate_of_invalid_cases_says_how_large_it_is_where_it_fails_and_passes_on_no_errors_alone(self) -> None:
         assert judged("invalid_rate <= 0.1", row("invalid"), row("invalid"), row(x=1))["reason"] == "0.667, needs ≤ 0.10"

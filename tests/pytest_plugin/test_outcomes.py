@@ -192,7 +192,7 @@ class TestEveryOutcome:
         gate = every_outcome.gate("length >= 1")
         assert (gate["passed"], gate["eval"], gate["test"], gate["engine"]) == (False, "every", "test_gated", "fake:answers")
         assert gate["value"] >= 1
-        assert gate["reason"].startswith("not judged: only ")
+        assert gate["reason"].startswith("only ")
 
 
 HOSTILE = eval_module("""
