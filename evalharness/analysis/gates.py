@@ -194,9 +194,7 @@ def evaluate_gate(
     elif value is None:
         reason = _why_no_value(gate, rows, named)
     elif _too_few_judged(rows) and (gate.holds(value) or rate is None or not rate.is_about_coverage):
-        reason = (
-            f"only {part_of(sum(map(was_judged, rows)), len(rows), 'case')} had a verdict; the others were invalid or errors"
-        )
+        reason = f"only {part_of(sum(map(was_judged, rows)), len(rows), 'case')} had a verdict; the others were invalid or errors"
     else:
         reason = "" if gate.holds(value) else _shortfall(gate, value)
         if reason and gate.end and mean is not None:

@@ -386,6 +386,7 @@ def test_another_file_of_answers_is_noticed(project: Project) -> None:
     resumed = project.run_inline("--resume", "r")
     assert resumed.exit_code == pytest.ExitCode.USAGE_ERROR
     assert "run r cannot be resumed: fingerprint of checkpoint " in resumed.output
+    assert "the script of answers must be the one that the run began with" in " ".join(resumed.output.split())
 
 
 def test_a_secret_option_that_the_record_hides_is_given_again(tmp_path: Path) -> None:

@@ -163,7 +163,9 @@ class Resumption:
                 before, after = getattr(then, name), getattr(now[then.id], name)
                 if before != after:
                     advice = "weights, config, tokenizer and chat template must be those that the run began with"
-                    if then.stamp is None:  # fingerprints were made of parts of the files
+                    if then.backend == "fake":
+                        advice = "the script of answers must be the one that the run began with"
+                    elif then.stamp is None:  # fingerprints were made of parts of the files
                         advice = "an older evalharness, which made other fingerprints, began the run; end it with that, or start a new one"
                     what = f"{name.replace('_', ' ')} of checkpoint {then.checkpoint_path}"
                     raise self._refusal(f"{what} is {_shown(after)}, but was {_shown(before)}", advice)
