@@ -53,9 +53,10 @@ def assert_same(live: Run, rescored: Run) -> None:
 def report_lines(run: Run) -> list[str]:
     """Return report.md without clock, names of the run and what says that it was scored again."""
     # The command, in a fence of its own, is pytest's there, evalharness's here, and `-c …` in a worker of the project's own tests.
-    fence = r"(`{3,})\S*\n.*?\n\2\n"
+    fence = r"(?P<ticks>`{3,})\S*\n.*?\n(?P=ticks)\n"
     text = re.sub(rf"(## Run it again\s+){fence}", r"\1", (run.run_dir / "report.md").read_text("utf-8"), flags=re.DOTALL)
-    text = re.sub(rf"(Go on with:\s+){fence}\n", "", text, flags=re.DOTALL)  # errors are asked again; here nothing is asked
+    # Errors are asked again, but here nothing is asked; and a run that was scored again has one before it.
+    text = re.sub(rf"(Go on with|What has changed since the run before):\s+{fence}\n", "", text, flags=re.DOTALL)
     lines = text.splitlines()
     own = re.compile(r"# Run|- rescored|\| (started|finished|duration \(s\)|run_id|report_dir|git) ")
     return [re.sub(r" +", " ", re.sub(r"-{2,}", "-", line)) for line in lines if not own.match(line)]
