@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from evalharness.analysis.reasons import normalised
+from evalharness.api.wording import plural
 from evalharness.pytest_plugin._pytest_internals import change_last_line, failing_line
 
 _STATS = ("failed", "error")
@@ -115,5 +116,5 @@ def knows_links(env: Mapping[str, str]) -> bool:
 def darken_last_line(terminalreporter: Any, verdict: str, gates: Mapping[str, int]) -> None:
     """Have pytest's last line begin with gates that failed or were not judged, in the colour of the verdict where that is a worse one."""
     color = {"FAILED": "red", "BROKEN": "red", "INTERRUPTED": "yellow", "EMPTY": "yellow"}.get(verdict)
-    parts = [f"{gates[state]} gate{'s' * (gates[state] != 1)} {state}" for state in ("failed", "not judged") if gates.get(state)]
+    parts = [f"{plural(gates[state], 'gate')} {state}" for state in ("failed", "not judged") if gates.get(state)]
     change_last_line(terminalreporter, parts, color)

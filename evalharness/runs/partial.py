@@ -27,5 +27,10 @@ def part_texts(run: RunFile) -> dict[str, str]:
     texts = {}
     for part in entries_of(run.get("partial")):
         name = text_of(part.get("eval"))
-        texts[name] = f"{part.get('num'):,} of {part.get('of'):,} {part.get('what')} of {name}"
+        texts[name] = f"{share_of(part)} {text_of(part.get('what'))} of {name}"
     return texts
+
+
+def share_of(part: PartOfEval) -> str:
+    """Return "3 of 182"; "?" for a number that a stranger's or a damaged run.json does not have."""
+    return " of ".join(f"{value:,}" if isinstance(value, int) else "?" for value in (part.get("num"), part.get("of")))

@@ -73,12 +73,14 @@ class SharedTerminal:
                 return 1
             self._is_after_ours = False
             begins = max(text.rfind("\n"), text.rfind("\r"))
-            column = len(_COLOUR.sub("", text[begins + 1 :])) + (self._column if begins < 0 else 0)
+            row = text[begins + 1 :]
+            column = len(_COLOUR.sub("", row) if "\x1b" in row else row) + (self._column if begins < 0 else 0)
             is_in_the_way = not self._column or "\n" in text or (self._is_shown and column >= self.columns())
             if is_in_the_way:  # else pytest goes on in its row, above ours
                 self._erase()
             written: int = self._file.write(text)
-            self._file.flush()
+            if self.is_live:  # a log is flushed before our next line, and whenever pytest does
+                self._file.flush()
             self._column = column
             if is_in_the_way and self._line and time.monotonic() - self._drawn_at > _AGAIN_S:
                 self._draw()
@@ -140,5 +142,6 @@ class SharedTerminal:
         encoding = getattr(self._file, "encoding", None) or "utf-8"
         data = text.encode(encoding, "backslashreplace")
         with suppress(OSError):  # the terminal is gone; the run is not over for that
+            self._file.flush()  # what pytest wrote before comes before
             while data:
                 data = data[os.write(self._fd, data) :]

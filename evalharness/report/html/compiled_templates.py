@@ -41,4 +41,5 @@ class CompiledTemplates(BytecodeCache):
 
 
 def _made_from(bucket: Bucket) -> bytes:
-    return MAGIC_NUMBER + f"{jinja2.__version__} {bucket.checksum} {_ENVIRONMENT.stat().st_mtime_ns}\n".encode()
+    facts = jinja2.__version__, bucket.checksum, _ENVIRONMENT.stat().st_mtime_ns, bucket.environment.autoescape
+    return MAGIC_NUMBER + f"{facts}\n".encode()  # escaping is compiled in: a page never takes what was made for Markdown

@@ -26,6 +26,7 @@ from evalharness.report.text import duration_text, figure_text
 from evalharness.report.worst import parts_of
 from evalharness.report.writing import report_file
 from evalharness.runs.files import lock_within
+from evalharness.runs.partial import share_of
 from evalharness.runs.progress import read_progress, state_without_end
 from evalharness.runs.run_file import read_run, run_state
 from evalharness.runs.schema import GateVerdict, PartOfEval, RunFile, entries_of, mapping, text_of
@@ -136,7 +137,7 @@ def _problem(run: RunFile) -> str:
 
 def _part(part: PartOfEval) -> str:
     what = "" if part.get("what") == "cases" else f" {text_of(part.get('what'))}"
-    return f"{text_of(part.get('num'))} of {text_of(part.get('of'))}{what}"
+    return f"{share_of(part)}{what}"
 
 
 def _failed(gate: GateVerdict) -> str:

@@ -88,32 +88,30 @@ def _joined(names: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader(_PACKAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_shown,
-        bytecode_cache=CompiledTemplates(),
-    )
-    environment.filters.update(_FILTERS)
-    return environment
+    return _made(autoescape=True, finalize=_shown)
 
 
 @lru_cache(maxsize=1)
 def _markdown_environment() -> Environment:
+    environment = _made(
+        autoescape=False,
+        keep_trailing_newline=True,
+        finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else markdown_cell(value),
+    )
+    environment.filters["cell"] = lambda text, max_chars: Markup(markdown_cell(text, max_chars))
+    return environment
+
+
+def _made(**options: Any) -> Environment:
     environment = Environment(
         loader=PackageLoader(_PACKAGE),
-        autoescape=False,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else markdown_cell(value),
         bytecode_cache=CompiledTemplates(),
+        **options,
     )
-    environment.filters.update(_FILTERS, cell=lambda text, max_chars: Markup(markdown_cell(text, max_chars)))
+    environment.filters.update(_FILTERS)
     return environment
 
 

@@ -20,8 +20,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def _rendered(source: str) -> str:
-    environment = Environment(loader=DictLoader({"page.html.j2": source}), autoescape=True, bytecode_cache=CompiledTemplates())
+def _rendered(source: str, *, autoescape: bool = True) -> str:
+    environment = Environment(loader=DictLoader({"page.html.j2": source}), autoescape=autoescape, bytecode_cache=CompiledTemplates())
     return environment.get_template("page.html.j2").render(text="<b>")
 
 
@@ -37,6 +37,11 @@ def test_what_was_compiled_from_another_source_is_not_used(folder: Path) -> None
     _rendered("one")
     assert _rendered("two {{ text }}") == "two &lt;b&gt;"
     assert len(list(folder.iterdir())) == 1
+
+
+def test_what_was_compiled_without_escaping_is_not_used_where_texts_are_escaped(folder: Path) -> None:
+    assert _rendered("one {{ text }}", autoescape=False) == "one <b>"
+    assert _rendered("one {{ text }}") == "one &lt;b&gt;"
 
 
 @pytest.mark.parametrize(
