@@ -126,7 +126,8 @@ _KINDS: Mapping[str, _Shape] = {
         {"id": _TEXT, "settings": _OBJECT},
         {
             **dict.fromkeys(("worker", "how", "swapped_from", "cold_because"), _TEXT),
-            **dict.fromkeys(("load_s", "ended_s"), _NUMBER),
+            **dict.fromkeys(("load_s", "ended_s", "closed_s"), _NUMBER),
+            "cost": _OBJECT,
             "devices": _list_of(_TEXT).or_null(),
         },
     ),
@@ -146,7 +147,9 @@ _KINDS: Mapping[str, _Shape] = {
     "collected": _Shape({}, {"engines": _list_of(_SPEC), "nodeids": _list_of(_TEXT)}),
     "problem": _Shape({"problem": _TEXT}),
     "unit_start": _Shape({}, {"ahead": _FLAG}),
-    "unit": _Shape({"engine": _TEXT, "eval": _TEXT, "generation_s": _NUMBER}, {"ended_s": _NUMBER, "num_outcomes": _COUNT}),
+    "unit": _Shape(
+        {"engine": _TEXT, "eval": _TEXT, "generation_s": _NUMBER}, {"ended_s": _NUMBER, "num_outcomes": _COUNT, "work": _SCORES}
+    ),
 }
 _UNKNOWN = _Shape({})
 

@@ -177,6 +177,25 @@ class EngineLine(TypedDict, total=False):
     cold_because: str
     ended_s: float
     devices: list[str] | None
+    cost: EngineCost
+    closed_s: float
+    """When no test needed it any more, in seconds since 1970; in the line that has no `load_s`."""
+
+
+class EngineCost(TypedDict, total=False):
+    """What the limit of an engine depends on; where something is not known, why not."""
+
+    card: str
+    """The name of its GPUs."""
+    num_cards: int
+    card_unknown: str
+    shape: dict[str, Any]
+    """A `checkpoints.model_shape.ModelShape` as plain data."""
+    shape_unknown: str
+    rows_at_once: int
+    """The most answers that it generates together."""
+    kv_tokens: int
+    """For how many tokens its memory has room."""
 
 
 class UnitLine(TypedDict, total=False):
@@ -188,6 +207,8 @@ class UnitLine(TypedDict, total=False):
     generation_s: float
     ended_s: float
     num_outcomes: int
+    work: dict[str, float]
+    """Sums of what the engine did meanwhile: `backends/work.py`, and of its GPUs `energy_j` (joules), `busy_sum` over `busy_looks`."""
 
 
 class EvalEntry(TypedDict, total=False):
@@ -328,8 +349,8 @@ class OutputFile(TypedDict):
     num_bytes: int
 
 
-class Throughput(TypedDict):
-    """Tokens and seconds of one engine, summed over its workers."""
+class Throughput(TypedDict, total=False):
+    """Tokens and seconds of one engine, summed over its workers; from `load_s` on absent in runs of older versions."""
 
     engine: str
     generation_s: float
@@ -339,6 +360,17 @@ class Throughput(TypedDict):
     num_untimed_generations: int
     """Of units that broke, so that their seconds are unknown."""
     num_workers: int
+    load_s: float
+    """Of starts and swaps."""
+    tests_s: float
+    """While it was open and had nothing to generate: tests ran."""
+    idle_s: float
+    """While its workers had no engine open, and others still worked."""
+    answers: dict[str, float]
+    """Sums over its answers: an `analysis.speed.bound.Work` without what only the engine knows."""
+    work: dict[str, float]
+    """As in `UnitLine`, summed."""
+    cost: EngineCost
 
 
 class WorkerEntry(TypedDict):
