@@ -201,6 +201,12 @@ class RunConfig:
         "Start vLLM without compilation (eager): ready sooner, slower afterwards (default: eager on a CPU, compiled on a GPU)",
         only_for=_VLLM,
     )
+    batch_invariant: bool = option(
+        _FLAG,
+        "Start vLLM on a GPU with kernels whose answers do not depend on what else is in the batch: slower, no noise from batching",
+        default=False,
+        only_for=_VLLM,
+    )
     devices: str | None = option(
         DeviceList(),
         "Devices that the run may use: cpu, or GPUs by their number within CUDA_VISIBLE_DEVICES; with -n each worker gets its own GPUs "
