@@ -258,6 +258,13 @@ class RunConfig:
         default=600.0,
         metavar="S",
     )
+    noise: int = option(
+        Number(int, minimum=0, maximum=100),
+        "Ask a sample of each eval's cases N times more, in other order and company, and measure how often answers and scores differ; "
+        "gates and comparisons then take no difference within this noise for one",
+        default=0,
+    )
+    noise_cases: int = option(_COUNT, "Most cases of each eval that --noise repeats, drawn with --seed, spread over groups", default=64)
     cache: bool | None = option(
         _FLAG,
         "Reuse answers to identical deterministic requests instead of generating them again; --no-cache also ignores a cache_dir of the "

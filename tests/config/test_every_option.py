@@ -61,6 +61,8 @@ SHOWN_BY = {
     "wait": "tests/checkpoints/test_discovery.py",
     "data": "tests/tasks/dense/test_dense.py",
     "limit": f"{_PLUGIN}/test_foreign_sessions.py",
+    "noise": f"{_PLUGIN}/test_noise.py",
+    "noise_cases": f"{_PLUGIN}/test_noise.py",
     "shard": f"{_PLUGIN}/test_judging_changes.py",
     "spot": f"{_PLUGIN}/test_idle_options.py",
     "plugin": "tests/generation_plugins/test_named.py",
