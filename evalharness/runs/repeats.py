@@ -22,6 +22,6 @@ def split_repeat(case_id: str) -> tuple[str, int]:
     return (case_id, 0) if match is None else (match[1], int(match[2]))
 
 
-def is_repeat(nodeid: str) -> bool:
-    """Return whether a node id is that of a repeat's test."""
-    return _MARK in nodeid and split_repeat(nodeid.removesuffix("]"))[1] > 0
+def repeat_number(nodeid: str) -> int:
+    """Return the number of the repeat of which a node id is a test; 0 for any other test."""
+    return split_repeat(nodeid.removesuffix("]"))[1]

@@ -15,7 +15,8 @@ import pytest
 
 from evalharness.api.cases import Case
 from evalharness.config import RunConfig
-from evalharness.runs.repeats import is_repeat, repeat_id, split_repeat
+from evalharness.pytest_plugin.execution.units import is_eval_test
+from evalharness.runs.repeats import repeat_id, repeat_number
 
 
 def sample_of(cases: Sequence[Case], num: int, seed: str) -> list[Case]:
@@ -54,9 +55,9 @@ def put_repeats_last(items: list[pytest.Item]) -> None:
     repeats: dict[str, list[tuple[int, pytest.Item]]] = {}
     others: list[pytest.Item] = []
     for item in items:
-        case = getattr(getattr(item, "callspec", None), "params", {}).get("case") if is_repeat(item.nodeid) else None
-        if isinstance(case, Case):
-            repeats.setdefault(_engine(item), []).append((split_repeat(case.id)[1], item))
+        number = repeat_number(item.nodeid) if is_eval_test(item) else 0
+        if number:
+            repeats.setdefault(_engine(item), []).append((number, item))
         else:
             others.append(item)
     last = {_engine(item): place for place, item in enumerate(others)}
