@@ -311,12 +311,13 @@ class _Reader:
 
     def _add_row(self, worker: str, values: dict[str, Any], rows: dict[str, Row]) -> None:
         facts = self._eval_facts.get((worker, values["eval"]), _NO_FACTS)
-        values = {"test": "", "scores": {}, "problem": None, "started_at": None, **values}
         num_samples = values.pop("num_samples", None)
         # The parser makes new objects for keys and texts of every line; there are many rows.
         shared = _SharedKeys().__dict__
         for name, value in values.items():
             shared[sys.intern(name)] = sys.intern(value) if name in _REPEATED and type(value) is str else value
+        for name, default in (("test", ""), ("scores", {}), ("problem", None), ("started_at", None)):
+            shared.setdefault(name, default)
         row = cast("Row", shared)
         scores = shared.get("scores")
         if type(scores) is dict and all(type(value) is float and value in (0.0, 1.0) for value in scores.values()):
