@@ -81,6 +81,8 @@ def check_combinations(config: RunConfig) -> None:
         check_engine_options(config.engine_option)
     if config.shard is not None:
         read_shard(config.shard)
+    if config.noise and (config.cache or (config.cache is None and config.cache_dir is not None)):
+        raise ConfigError(f"{_named(config, 'noise')} asks cases again, and a cache would answer; leave the cache out, or give --no-cache")
     if not config.model and set(config.backend) != {"fake"}:
         raise ConfigError("no checkpoint to evaluate: give --model PATH, or set model in evalharness.toml or [tool.evalharness]")
     if config.data is not None and not config.data.is_dir():

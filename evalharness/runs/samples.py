@@ -14,6 +14,7 @@ from evalharness.api.errors import RecordError
 from evalharness.runs.files import write_atomically
 from evalharness.runs.journal import encode, parse_nodeid, parse_plain, plain_eval
 from evalharness.runs.records import Recorded, RunRecords, set_generations
+from evalharness.runs.repeats import repeat_number
 from evalharness.runs.schema import EngineEntry, EvalEntry, EvalLine, Row
 
 NOT_RUN = "not run: "
@@ -101,7 +102,7 @@ def write_rows(
     """
     evals = records.evals
     # The controller of workers knows only ids, and another test's id may look like an eval's.
-    of_evals = [nodeid for nodeid in nodeids if not evals or nodeid.partition("::")[0] in evals]
+    of_evals = [nodeid for nodeid in nodeids if (not evals or nodeid.partition("::")[0] in evals) and not repeat_number(nodeid)]
     of_evals += [nodeid for nodeid in plain if parse_plain(nodeid, engines) is not None]
     rows = merge_rows(records, of_evals, missing_row(engines, evals, run_id, reason))
     note_crashes(records, rows, crashes)

@@ -312,6 +312,10 @@ class GateVerdict(TypedDict, total=False):
     notes: list[str]
     could_have_shown: float | None
     """The smallest difference that the comparison could have detected."""
+    floor: float
+    """What noise alone does to the value, with a chance of 95 %: of one run, or, against a baseline, of the difference of two."""
+    within_noise: list[str]
+    """What was taken for no difference as it lies within the floor, in words."""
     end: str
     """"low" or "high" for a gate on an end of the metric's interval; missing for one on the metric itself."""
     tag: str
@@ -396,6 +400,42 @@ class Durations(TypedDict):
     generation_s: float
 
 
+class NoiseEntry(TypedDict):
+    """How much one score of a test differs between runs of one checkpoint, by the repeats of some cases."""
+
+    eval: str
+    test: str
+    engine: str
+    metric: str
+    """A score or a rate of cases; "answer" for the answers themselves."""
+    flip_rate: float
+    """The chance that two runs give a case different values, 0 to 1, with its 95 % interval."""
+    low: float | None
+    high: float | None
+    variance: float
+    """Of a case's value from run to run, cases of a group taken together; 0 for "answer"."""
+    between: float
+    """Variance of whole runs beyond that; 0 unless repeats differ as a whole by more than chance."""
+    floor: float
+    """How far noise alone moves the mean between two runs of all cases of the test, with a chance of 95 %."""
+    num_cases: int
+    num_runs: int
+    """The first and its repeats."""
+    flips: dict[str, float]
+    """Cases with different values, and which share of their pairs of runs differs."""
+
+
+class NoiseFacts(TypedDict):
+    """What --noise has measured. `elsewhere`: share of repeats whose answers another worker gave than the first time."""
+
+    repeats: int
+    num_judged: int
+    """Tests of repeats with a verdict, and those `num_lost` without one."""
+    num_lost: int
+    elsewhere: float
+    measured: list[NoiseEntry]
+
+
 class BaselineFacts(TypedDict):
     """The argument of --baseline, and the file or run directory that it stands for."""
 
@@ -434,6 +474,8 @@ class RunFile(TypedDict, total=False):
     exit_code: int
     engines: list[EngineEntry]
     evals: list[EvalEntry]
+    noise: NoiseFacts
+    """Only of a run with --noise."""
     partial: list[PartOfEval]
     """The evals of which only a part was selected; absent in runs of older versions."""
     gates: list[GateVerdict]

@@ -86,7 +86,7 @@ class VllmBackend:
         remove_abandoned_files()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
-            self._device_type = device_type()
+            self._device_type = device_type(batch_invariant=vllm_options.batch_invariant)
             self.tokenizer, self.processor, self.eos_token_ids = read_companions(config, preprocess)
             image_arguments = self._image_arguments(config, preprocess)
             self._arguments = engine_arguments(config, vllm_options, image_arguments=image_arguments, device_type=self._device_type)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -274,7 +274,8 @@ class Execution:
             self.units.release(unit, record.case.id)
         journal = self.context.journal
         facts: Row = {"run_id": self.context.run.run_id, "worker": journal.worker, "duration_s": round(duration_s, 6)}
-        journal.write("row", {**record.to_json(), **reference_of(record.case), **facts})
+        kind: Literal["row", "repeat"] = "row" if record.original is None else "repeat"
+        journal.write(kind, {**record.to_json(), **reference_of(record.case), **facts})
 
     def close(self) -> None:
         """Stop generating and close the engine that was kept. Nothing runs after it."""
