@@ -127,6 +127,8 @@ class EvalModule:
     """What the loader of the cases warned of."""
     num_loaded: int = 0
     """Of its cases, those included that --limit and --shard leave out."""
+    on_edge: frozenset[str] = frozenset()
+    """With --until-certain, cases of which more are asked first; `cases` are then in the order of drawing."""
 
     def options_for(self, case: Case) -> list[GenerationOptions]:
         """Return the variants of one case; where they sample, each has a seed of its own, the same on every engine.

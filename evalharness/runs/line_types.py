@@ -103,7 +103,7 @@ _GENERATION = {
 }
 _GENERATED = {"generation": _Shape({}, _GENERATION).as_value()}
 _SPEC = _Shape(dict.fromkeys(("id", "backend", "checkpoint", "checkpoint_path"), _TEXT)).as_value()
-_FACTS = _Shape({}, {"group": _TEXT.or_null(), "tags": _object_of(_TEXT)}).as_value()
+_FACTS = _Shape({}, {"group": _TEXT.or_null(), "tags": _object_of(_TEXT), "stratum": _SAMPLE}).as_value()
 _KINDS: Mapping[str, _Shape] = {
     "generation": _Shape({**_CASE, "sample": _SAMPLE, **_GENERATED}, _PLACE),
     "failure": _Shape({**_CASE, "sample": _SAMPLE, **_FAILURE}, {**_PLACE, "cause": _TEXT.or_null()}),
@@ -118,7 +118,7 @@ _KINDS: Mapping[str, _Shape] = {
             "scores": _SCORES,
             "details": _OBJECT.or_null(),
             "tags": _object_of(_TEXT),
-            "num_samples": _SAMPLE,
+            **dict.fromkeys(("num_samples", "stratum"), _SAMPLE),
             "options": _of(dict, list, NoneType),
         },
     ),

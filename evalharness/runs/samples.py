@@ -137,6 +137,7 @@ def missing_row(engines: Mapping[str, EngineEntry], evals: Mapping[str, EvalLine
             "case_id": case_id,
             "group": facts.get("group"),
             "tags": facts.get("tags", {}),
+            **({"stratum": facts["stratum"]} if "stratum" in facts else {}),
             "engine": node.engine,
             "checkpoint": engines[node.engine]["checkpoint"],
             "backend": engines[node.engine]["backend"],

@@ -70,6 +70,10 @@ def differences(base: Side, candidate: Side) -> list[Difference]:
     for key, sheet in candidate.sheets.items():
         if key in base.sheets:
             all_differences += _of_sheets(base.sheets[key], sheet)
+    for side in (base, candidate):
+        for name in side.stopped:
+            text = f"{side.label} stopped when it was certain, after {side.parts.get(name, name)}: a weighted draw"
+            all_differences.append(Difference("stopped when certain", text, True))
     all_differences += _of_facts(_shown(base, candidate), _shown(candidate, base), is_grave=False)
     all_differences += _of_weights(base, candidate)
     for side, other in ((base, candidate), (candidate, base)):
@@ -275,11 +279,12 @@ def compare(
     lower_is_better: Collection[str] = (),
     only: Collection[str] = (),
     seed: int = DEFAULT_SEED,
+    level: float = LEVEL,
 ) -> Comparison:
     """Return the comparison of two sides. Raises `ComparisonError` if they cannot be paired or their requests differ.
 
     `anyway` turns differences in requests and judging into warnings, and `go_on` says how; without a common case the comparison is still
-    refused. `only`: the metrics to test and correct for, all if empty ("category": the marks by category).
+    refused. `only`: the metrics to test and correct for, all if empty ("category": the marks by category). `level`: of a false alarm.
     """
     common = [key for key in candidate.sheets if key in base.sheets]
     if not common:
@@ -316,8 +321,8 @@ def compare(
         metrics += _changes(question, ("", ""), lines)
         slices += _slices(question, lines)
         cases += _cases(base.sheets[key], candidate.sheets[key], ways)
-    judged, num_tests = _judged(metrics)
-    judged_slices, num_slice_tests = _judged(slices)
+    judged, num_tests = _judged(metrics, level)
+    judged_slices, num_slice_tests = _judged(slices, level)
     cases.sort(key=_worst_first)
     return Comparison(base, candidate, all_differences, coverage, judged, judged_slices, cases, num_tests, num_slice_tests, seed)
 
@@ -374,21 +379,21 @@ def _slices(question: _Test, lines: Sequence[Pair]) -> Iterator[MetricChange]:
             yield from _changes(question, (CATEGORY, category), part, {CATEGORY_METRIC: mark_of(category)})
 
 
-def _judged(changes: Sequence[MetricChange]) -> tuple[list[MetricChange], int]:
+def _judged(changes: Sequence[MetricChange], level: float) -> tuple[list[MetricChange], int]:
     """Return the changes with corrected p values and verdicts, and the number of tests corrected for."""
     corrected, num_tests = holm(
-        [change.change.p for change in changes], [smallest_p(change.change.num_changed_groups) for change in changes]
+        [change.change.p for change in changes], [smallest_p(change.change.num_changed_groups) for change in changes], level
     )
-    return [_with_verdict(change, p, num_tests) for change, p in zip(changes, corrected, strict=True)], num_tests
+    return [_with_verdict(change, p, num_tests, level) for change, p in zip(changes, corrected, strict=True)], num_tests
 
 
-def _with_verdict(change: MetricChange, p_corrected: float, num_tests: int) -> MetricChange:
+def _with_verdict(change: MetricChange, p_corrected: float, num_tests: int, level: float) -> MetricChange:
     paired = change.change
-    detectable = detectable_difference(paired.standard_error, LEVEL / num_tests) if paired.num_groups > 1 else math.nan
-    if p_corrected <= LEVEL and paired.difference:
+    detectable = detectable_difference(paired.standard_error, level / num_tests) if paired.num_groups > 1 else math.nan
+    if p_corrected <= level and paired.difference:
         better = (paired.difference > 0) == (change.direction == "higher")
         verdict = CHANGED if change.direction == "none" else IMPROVED if better else REGRESSED
-    elif smallest_p(paired.num_groups) > LEVEL / num_tests or (change.is_bounded and not detectable <= WORTH_SHOWING):
+    elif smallest_p(paired.num_groups) > level / num_tests or (change.is_bounded and not detectable <= WORTH_SHOWING):
         verdict = NOT_ENOUGH
     else:
         verdict = SAME

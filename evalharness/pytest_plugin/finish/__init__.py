@@ -102,7 +102,8 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     if baseline is not None:
         path = Path(baseline["path"]) if baseline["path"] else None
         facts: RunFile = {**at_start, "engines": entries, "evals": eval_entries(records, rows)}
-        no_regression = RegressionJudge(path, facts, baseline["problem"], anyway=context.run.accept_changes)
+        margin = context.run.until_certain or None
+        no_regression = RegressionJudge(path, facts, baseline["problem"], anyway=context.run.accept_changes, margin=margin)
     why_not_run = interrupted or origin.why_not_run
     judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression)
     across.remark(judged["gates"])
