@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from evalharness.analysis.comparison.compare import LOWER_IS_BETTER
-from evalharness.analysis.comparison.sheets import Sheet
+from evalharness.analysis.comparison.sheets import CaseLine, Sheet
 from evalharness.analysis.statistics.betting import (
     Drawn,
     Sums,
@@ -72,6 +72,11 @@ def drawn_cases(cases: Sequence[tuple[str, str | None]], edges: Collection[str],
     return [Place(case_id, group, strata[place]) for place in order for case_id, group in members[place]]
 
 
+def coverage_sheet(metric: str, case_ids: Iterable[str]) -> Sheet:
+    """Return a baseline in which a rate of what went wrong is 0 in all these cases."""
+    return Sheet("", "", cases={case_id: CaseLine("pass", {metric: 0.0}, {}, None, None) for case_id in case_ids})
+
+
 def _rates(strata: Sequence[int]) -> tuple[float, ...]:
     return (1.0, EDGE_RATE) if any(strata) else (1.0,)
 
@@ -116,7 +121,7 @@ class PairedTest:
     """The cases of one test on one engine against a baseline, as they become known: `note` each, then ask for the `proof`."""
 
     def __init__(self, places: Sequence[Place], base: Sheet, directions: Mapping[str, str], only: Collection[str], margin: float) -> None:
-        self._margin = margin
+        self.margin = margin
         self._groups: list[list[str]] = []
         strata: list[int] = []
         last: object = None
@@ -190,12 +195,12 @@ class PairedTest:
         wealth = sum(wealth_against_no_loss(self._drawn, each) for each in sums) / len(sums)
         if float(np.max(wealth)) >= 1 / REGRESSED_LEVEL:
             return proof._replace(claim="regressed")
-        if all(wealth_against_loss(self._drawn, each, self._margin) >= 1 / HARMLESS_LEVEL for each in sums):
+        if all(wealth_against_loss(self._drawn, each, self.margin) >= 1 / HARMLESS_LEVEL for each in sums):
             return proof._replace(claim="harmless")
         return proof
 
     def limits(self) -> list[Limits]:
-        """Return each metric as it is known now, worst first."""
+        """Return each metric as it is known now, the one that could have lost most first."""
         limits: list[tuple[float, Limits]] = []
         for metric, sums in zip(self._metrics, self._sums(), strict=True):
             found = (
@@ -205,8 +210,18 @@ class PairedTest:
             )
             difference, low, high = (-found[0], -found[2], -found[1]) if metric.is_lower_better else found
             base = metric.goodness(float(np.mean(list(metric.base.values()))))
-            limits.append((found[0], Limits(metric.name, base, difference, low, high, found[2] < 0)))
+            limits.append((found[1], Limits(metric.name, base, difference, low, high, found[2] < 0)))
         return [each for _, each in sorted(limits, key=lambda entry: entry[0])]
+
+    def mean_limits(self, metric: str) -> tuple[float, float] | None:
+        """Return limits of a metric's mean over all cases, each at `HARMLESS_LEVEL`; None if a case lacks it in the baseline."""
+        for each, sums in zip(self._metrics, self._sums(), strict=True):
+            if each.name == metric and len(each.base) == self.num_cases and len(sums):
+                mean = float(np.mean(list(each.base.values())))
+                low = max(0.0, mean + least_difference(self._drawn, sums, HARMLESS_LEVEL))
+                high = min(1.0, mean - least_difference(self._drawn, sums.flipped(), HARMLESS_LEVEL))
+                return (1 - high, 1 - low) if each.is_lower_better else (low, high)
+        return None
 
 
 def _metrics(base: Sheet, judged: Collection[str], directions: Mapping[str, str], only: Collection[str]) -> tuple[list[_Metric], list[str]]:

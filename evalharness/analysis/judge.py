@@ -23,10 +23,9 @@ from evalharness.api.wording import number_text, part_of, plural
 from evalharness.runs.partial import parts_of_evals, was_left_out
 from evalharness.runs.run_file import LATEST, find_latest, is_latest, read_run
 from evalharness.runs.samples import ENDED, NOT_RUN, count_outcomes, eval_entries
-from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile, entries_of, mapping
+from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
-    from evalharness.analysis.certainty import Limits, PairedTest, Proof
     from evalharness.analysis.comparison.compare import Comparison, MetricChange
     from evalharness.analysis.comparison.sheets import Side
     from evalharness.runs.records import RunRecords
@@ -71,7 +70,7 @@ def check_baseline(baseline: Path) -> None:
         read_run(baseline)
 
 
-def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str) -> GateVerdict:
+def _verdict(gate: Gate | RegressionGate, n: int, *, passed: bool | None, reason: str) -> GateVerdict:
     """Return a verdict; `passed` is None for a gate without a baseline, which neither passes nor fails."""
     return {
         "expression": gate.expression,
@@ -101,8 +100,15 @@ class RegressionJudge:
         self._margin = margin
         self._side = cache(self._read)
 
-    def __call__(self, gate: RegressionGate, engine: str, rows: Sequence[Row], incomplete: str | None) -> GateVerdict:
-        """Return the verdict of one gate over the rows of one test on one engine; `incomplete` says why rows are missing."""
+    def __call__(self, gate: Gate | RegressionGate, engine: str, rows: Sequence[Row], incomplete: str | None) -> GateVerdict:
+        """Return the verdict of one gate over the rows of one test on one engine; `incomplete` says why rows are missing.
+
+        Of gates on a number it judges those of a run that left cases out.
+        """
+        if isinstance(gate, Gate):
+            from evalharness.analysis.judge_certain import judged_by_limits
+
+            return judged_by_limits(gate, self._side(engine), self._run, rows)
         if incomplete is not None:
             return _verdict(gate, len(rows), passed=False, reason=f"not judged: {incomplete}")
         base = self._side(engine)
@@ -111,13 +117,14 @@ class RegressionJudge:
         from evalharness.analysis.certainty import END_LEVEL
         from evalharness.analysis.comparison.compare import compare
         from evalharness.analysis.comparison.sides import side_of_rows
+        from evalharness.analysis.judge_certain import judged_by_proof, paired_test
         from evalharness.analysis.statistics.paired import LEVEL
 
         candidate = side_of_rows(self._run, engine, (row for row in rows if not was_left_out(row)))
         # A gate is about its own test: that the baseline has others is no news.
         common = {key: sheet for key, sheet in base.sheets.items() if key in candidate.sheets}
         base = replace(base, sheets=common or base.sheets)
-        test = None if self._margin is None else self._sequential(gate, base, rows)
+        test = None if self._margin is None else paired_test(base, self._run, rows, gate.metrics, self._margin)
         try:
             level = LEVEL if test is None else END_LEVEL
             go_on = "accept it anyway with --accept-changes"
@@ -126,24 +133,8 @@ class RegressionJudge:
             return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
         if test is None or self._margin is None:
             return _judged(gate, comparison, len(rows))
-        return _judged_until_certain(gate, comparison, rows, test, self._margin)
-
-    def _sequential(self, gate: RegressionGate, base: Side, rows: Sequence[Row]) -> PairedTest | None:
-        """Return what the rows tell in their order, which is that of drawing; None where the baseline has not this test."""
-        from evalharness.analysis.certainty import PairedTest, Place
-        from evalharness.analysis.comparison.sheets import sheets_by_engine
-
-        (sheets,) = sheets_by_engine(rows).values()
-        ((key, sheet),) = sheets.items()
-        if key not in base.sheets:
-            return None
-        places = [Place(row["case_id"], row.get("group"), row.get("stratum", 0)) for row in rows]
-        test = PairedTest(places, base.sheets[key], directions_of(base, self._run, key), gate.metrics, self._margin or 0.0)
-        for row in rows:
-            if not was_left_out(row):
-                line = sheet.cases[row["case_id"]]
-                test.note(row["case_id"], line.scores if line.was_judged else None)
-        return test
+        whole = _judged(gate, comparison, len(rows) - sum(map(was_left_out, rows)))
+        return judged_by_proof(gate, whole, _refusal(gate, comparison), comparison.base.label, rows, test)
 
     def _read(self, engine: str) -> Side | str:
         """Return the baseline's side for an engine, or why there is none."""
@@ -167,58 +158,6 @@ def _judged(gate: RegressionGate, comparison: Comparison, num_rows: int) -> Gate
     unseen = max((change.detectable for change in comparison.metrics if change.detectable == change.detectable), default=None)
     more: GateVerdict = {"baseline": comparison.base.label, "notes": notes, "could_have_shown": unseen, "value": value}
     return {**_verdict(gate, num_paired or num_rows, passed=not reason, reason=reason), **more}
-
-
-def directions_of(base: Side, run: RunFile, test: tuple[str, str]) -> dict[str, str]:
-    """Return which way scores of a test are better where it is not "higher"; the run's eval comes before the baseline."""
-    directions = {metric: way for (*where, metric), way in base.directions.items() if tuple(where) == test}
-    for entry in entries_of(run.get("evals")):
-        if entry.get("name") == test[0]:
-            directions |= mapping(entry.get("directions"))
-    return directions
-
-
-def _judged_until_certain(
-    gate: RegressionGate, comparison: Comparison, rows: Sequence[Row], test: PairedTest, margin: float
-) -> GateVerdict:
-    """Return the verdict that the proof gives; without one, that of all cases if all were asked, else none."""
-    proof = test.proof()
-    num_left_out = sum(map(was_left_out, rows))
-    verdict = _judged(gate, comparison, len(rows) - num_left_out)
-    limits = test.limits()
-    verdict["certain"] = {
-        "claim": proof.claim,
-        "margin": margin,
-        "num_cases": proof.num_cases,
-        "num_groups": proof.num_groups,
-        "of_cases": test.num_cases,
-        "metrics": [
-            {name: getattr(each, name) for name in ("metric", "base", "difference", "low", "high")}  # type: ignore[misc]
-            for each in limits
-        ],
-    }
-    if refusal := _refusal(gate, comparison):
-        return {**verdict, "passed": False, "reason": refusal}
-    if not proof.claim and num_left_out:
-        return {**verdict, "passed": False, "judged": False, "reason": f"not judged: {part_of(num_left_out, len(rows), 'case')} not asked"}
-    if not proof.claim:
-        return verdict
-    value = limits[0].difference if len(gate.metrics) == 1 and limits else None
-    verdict = {**verdict, "n": proof.num_cases, "value": value, "passed": proof.claim == "harmless", "reason": ""}
-    if proof.claim == "regressed":
-        verdict["reason"] = f"{_shown_regressions(comparison.base.label, limits)}; certain after {_of_all(proof, test)}"
-    return verdict
-
-
-def _of_all(proof: Proof, test: PairedTest) -> str:
-    return part_of(proof.num_cases, test.num_cases, "case")
-
-
-def _shown_regressions(label: str, limits: Sequence[Limits]) -> str:
-    shown = [each for each in limits if each.is_regressed] or limits[:1]
-    texts = [f"{each.metric} {number_text(each.base)} → about {number_text(each.base + each.difference)}" for each in shown[:_MOST_SHOWN]]
-    more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
-    return f"regressed against {label}: {', '.join(texts)}{more}"
 
 
 def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
@@ -266,7 +205,7 @@ def _shown(change: MetricChange) -> str:
     return f"{change.metric}{where} {' → '.join(shown)}"
 
 
-JudgeRegression: TypeAlias = "Callable[[RegressionGate, str, Sequence[Row], str | None], GateVerdict]"
+JudgeRegression: TypeAlias = "Callable[[Gate | RegressionGate, str, Sequence[Row], str | None], GateVerdict]"
 
 
 def judge_gates(
@@ -299,9 +238,7 @@ def judge_gates(
                 left_out = sum(map(was_left_out, case_rows))
                 for expression in expressions if case_rows else ():
                     gate = parse_gate(expression)
-                    if isinstance(gate, Gate) and left_out:
-                        verdict = _needs_all(gate, len(case_rows), left_out)
-                    elif isinstance(gate, Gate):
+                    if isinstance(gate, Gate) and not (left_out and no_regression):
                         test_rows = [row for by_engine in by_test[name].values() for row in by_engine.get(test, ())] if gate.end else ()
                         verdict = judge_gate(gate, case_rows, extras[name, engine, test], incomplete=incomplete, test_rows=test_rows)
                     elif no_regression is not None:
@@ -315,15 +252,6 @@ def judge_gates(
                         verdict = {**verdict, "passed": False, "judged": False, "reason": f"not judged: {why}"}
                     verdicts.append({"eval": name, "test": test, "engine": engine, **verdict})
     return verdicts
-
-
-def _needs_all(gate: Gate, num_rows: int, num_left_out: int) -> GateVerdict:
-    """Return the verdict on a gate that needs all cases where --until-certain left some out: none."""
-    reason = f"not judged: {part_of(num_left_out, num_rows, 'case')} not asked (--until-certain), and this gate needs all"
-    return {
-        "expression": gate.expression, "metric": gate.metric, "value": None, "threshold": gate.threshold, "n": num_rows - num_left_out,
-        "passed": None, "judged": False, "reason": reason,
-    }  # fmt: skip
 
 
 def _not_run(rows: Sequence[Row], interrupted: str | None) -> str | None:

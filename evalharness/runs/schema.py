@@ -287,8 +287,10 @@ class CertainFacts(TypedDict):
     """Cases of the proof; those in flight when it was found are in the rows, but not in it."""
     num_groups: int
     of_cases: int
+    proved: str
+    """The claim "harmless" as a sentence; empty for others."""
     metrics: list[MetricLimits]
-    """Worst first; their limits hold whenever the run stopped."""
+    """The one that could have lost most first; their limits hold whenever the run stopped."""
 
 
 class SliceVerdict(TypedDict):

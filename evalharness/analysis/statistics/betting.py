@@ -160,7 +160,7 @@ def _worst(drawn: Drawn, base: Array) -> Array:
 
 def least_difference(drawn: Drawn, sums: Sums, level: float) -> float:
     """Return the lower limit of the mean difference over all cases of the set, at any time with a chance of error of at most `level`."""
-    return -_first(lambda margin: wealth_against_loss(drawn, sums, margin) >= 1 / level)
+    return 0.0 - _first(lambda margin: wealth_against_loss(drawn, sums, margin) >= 1 / level)
 
 
 def greatest_difference(drawn: Drawn, sums: Sums, level: float) -> float:

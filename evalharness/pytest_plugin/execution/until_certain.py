@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from evalharness.analysis.gates import BUILT_IN_METRICS, RegressionGate, parse_gate
-from evalharness.analysis.judge import directions_of, find_baseline
+from evalharness.analysis.judge import find_baseline
 from evalharness.api.errors import BaselineError, ConfigError, EvalHarnessError
 from evalharness.pytest_plugin.execution.units import UnitKey, is_eval_test
 from evalharness.runs.journal import parse_nodeid
@@ -172,6 +172,7 @@ class UntilCertain:
 
     def _tests(self, engine: str, line: EvalLine, asked: Mapping[str, set[str]]) -> dict[str, list[PairedTest]]:
         from evalharness.analysis.certainty import PairedTest, Place
+        from evalharness.analysis.judge_certain import directions_of
 
         side = self._side(engine)
         tests: dict[str, list[PairedTest]] = {}

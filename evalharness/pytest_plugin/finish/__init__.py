@@ -107,6 +107,10 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     why_not_run = interrupted or origin.why_not_run
     judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression)
     across.remark(judged["gates"])
+    if context.run.until_certain and no_regression is not None:
+        from evalharness.analysis.judge_certain import tables_of_limits  # loads numpy
+
+        tables += tables_of_limits(judged["gates"])
     run: RunFile = {
         **at_start,
         **origin.facts,  # what was found out meanwhile
