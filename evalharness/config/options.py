@@ -201,6 +201,12 @@ class RunConfig:
         "Start vLLM without compilation (eager): ready sooner, slower afterwards (default: eager on a CPU, compiled on a GPU)",
         only_for=_VLLM,
     )
+    batch_invariant: bool = option(
+        _FLAG,
+        "Start vLLM on a GPU with kernels whose answers do not depend on what else is in the batch: slower, no noise from batching",
+        default=False,
+        only_for=_VLLM,
+    )
     devices: str | None = option(
         DeviceList(),
         "Devices that the run may use: cpu, or GPUs by their number within CUDA_VISIBLE_DEVICES; with -n each worker gets its own GPUs "
@@ -252,6 +258,13 @@ class RunConfig:
         default=600.0,
         metavar="S",
     )
+    noise: int = option(
+        Number(int, minimum=0, maximum=100),
+        "Ask a sample of each eval's cases N times more, in other order and company, and measure how often answers and scores differ; "
+        "gates and comparisons then take no difference within this noise for one",
+        default=0,
+    )
+    noise_cases: int = option(_COUNT, "Most cases of each eval that --noise repeats, drawn with --seed, spread over groups", default=64)
     cache: bool | None = option(
         _FLAG,
         "Reuse answers to identical deterministic requests instead of generating them again; --no-cache also ignores a cache_dir of the "

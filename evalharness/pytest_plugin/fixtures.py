@@ -191,7 +191,7 @@ class FixturePrefill:
     def prefill(self, item: pytest.Function, record: ItemRecord) -> None:
         """Set `case`, `request`, `score`, `details`, an open engine, and places for the generations."""
         ours, values = self._ours(item), item.funcargs
-        values["case"] = record.case
+        values["case"] = record.case if record.original is None else record.original
         values["request"] = request_of(item)
         if "score" in ours:
             values["score"] = Score(record)

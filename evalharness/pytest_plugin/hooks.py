@@ -39,6 +39,7 @@ from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_id
 from evalharness.pytest_plugin.execution.early_end import EarlyEnds
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution
+from evalharness.pytest_plugin.execution.repeats import put_repeats_last
 from evalharness.pytest_plugin.execution.units import is_eval_test
 from evalharness.pytest_plugin.execution.until_certain import DECIDED, Ended, UntilCertain, shown_order
 from evalharness.pytest_plugin.failures import hide_own_frames, message_of, shorten
@@ -167,6 +168,9 @@ class RunningTests:
         is_subtest = report.when == "call" and not record.has_returned
         if note_report(record, report, call, raised) == "miss" and report.failed:
             _let_pass(item, record, report, call)
+        if record.original is not None:
+            self._end_of_repeat(item, record, report, call)
+            return report
         if report.failed and raised is not None:
             _note_reason(report, raised, record.case.id, record.case.group)
         make_safe(report)
@@ -194,6 +198,21 @@ class RunningTests:
             report.evalharness_ended = list(ended)
         elif self._state.registry.certain.note(ended):
             self._early_ends.end(ended.engine, ended.path, DECIDED)
+
+    def _end_of_repeat(self, item: pytest.Item, record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:
+        """Let a repeat (--noise) pass whatever came of it: its row tells, and it decides nothing by itself."""
+        if report.when == "setup" and not report.passed:  # the test itself must not run then
+            report.outcome, report.longrepr = "skipped", (item.nodeid.partition("::")[0], 0, "a repeat without an answer")
+        else:
+            report.outcome, report.longrepr = "passed", None
+        report.evalharness_repeat = True  # type: ignore[attr-defined]
+        make_safe(report)
+        if report.when == "teardown":
+            try:
+                self._state.execution.test_ended(record, call.duration)
+            except RecordError as error:
+                stop_for(item.session, error)
+            self._state.current = None
 
     def _note_plain(self, plain: PlainTest, report: pytest.TestReport, call: pytest.CallInfo[Any], raised: BaseException | None) -> None:
         note_report(plain.record, report, call, raised)
@@ -380,6 +399,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.extra_keyword_matches.add(readable(item.name))  # -k takes letters as well as pytest's escapes of them
     yield  # raises for an expression of -k or -m that pytest refuses, after which it still ends the collection
     registry = config.stash[STATE].registry
+    if config.stash[STATE].context.run.noise:
+        put_repeats_last(items)
     config.stash[STATE].is_collected = True
     wanted = [item for item in items if registry.is_wanted(item)]
     if len(wanted) < len(items):

@@ -62,6 +62,8 @@ class ItemRecord:
     options: Sequence[GenerationOptions]
     gated: bool
     started_at: str | None
+    original: Case | None = None
+    """The case as the eval made it, where this test is a repeat's (--noise): `case` has the repeat's id."""
     scores: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] | None = None
     invalid: str | None = None

@@ -140,7 +140,8 @@ class EvalRegistry:
                 self.engine_of(asked)  # an engine that the run does not have is an error now, not in the test
         parametrize_eval(metafunc, engine_ids, module)
         if parameters_of(metafunc, "engine"):  # a test of cases alone asks nothing, and has no row
-            self._num_tests[path] += sum(isinstance(case, Case) for case in parameters_of(metafunc, "case"))
+            repeats = {} if module is None else module.repeats
+            self._num_tests[path] += sum(isinstance(case, Case) and case.id not in repeats for case in parameters_of(metafunc, "case"))
 
     # Tests
 
@@ -162,12 +163,13 @@ class EvalRegistry:
 
     def record_for(self, item: pytest.Item, unit: UnitKey) -> ItemRecord:
         """Return a new record for an eval test that is about to run."""
-        module = self.modules[unit.path]
+        module, case = self.modules[unit.path], item.callspec.params["case"]  # type: ignore[attr-defined]
         return ItemRecord(
             nodeid=item.nodeid,
             eval=module.name,
             test=test_name(item.nodeid, unit.path, unit.engine),
-            case=item.callspec.params["case"],  # type: ignore[attr-defined]
+            case=case,
+            original=module.original(case) if unit.repeat else None,
             engine=self.engine_spec(unit.engine),
             options=module.variants,
             gated=next(item.iter_markers("gate"), None) is not None,

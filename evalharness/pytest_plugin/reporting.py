@@ -55,7 +55,9 @@ def announce(state: EvalSession) -> str:
     context, registry = state.context, state.registry
     engines = ", ".join(registry.engine_ids)
     workers = f", {context.num_workers} workers" if context.num_workers > 1 else ""
-    tests = plural(len(state.execution.plan.units), "eval test")
+    num_repeats = sum(unit.repeat > 0 for unit in state.execution.plan.units.values())
+    tests = plural(len(state.execution.plan.units) - num_repeats, "eval test")
+    tests += f" and {plural(num_repeats, 'repeat')} (--noise)" if num_repeats else ""
     line = f"evalharness: {tests} on {engines}{workers}; run {context.run.run_id} -> {context.run_dir}"
     resumed = [] if context.resumed is None else [context.resumed.announcement]
     notices = [*choices_of_auto(registry.known_engines), *resumed, *registry.notices]
@@ -173,6 +175,8 @@ class Reporting:
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, Any] | None:
         """Give misses and invalid samples names and letters of their own."""
         facts = getattr(report, "evalharness", None)
+        if getattr(report, "evalharness_repeat", False):
+            return ("repeated", "", "REPEATED") if report.when == "call" else ("", "", "")
         if facts is None or hasattr(report, "wasxfail"):
             return None
         if facts["outcome"] == "miss":

@@ -179,6 +179,25 @@ class EngineLine(TypedDict, total=False):
     cold_because: str
     ended_s: float
     devices: list[str] | None
+    cost: EngineCost
+    closed_s: float
+    """When no test needed it any more, in seconds since 1970; in the line that has no `load_s`."""
+
+
+class EngineCost(TypedDict, total=False):
+    """What the limit of an engine depends on; where something is not known, why not."""
+
+    card: str
+    """The name of its GPUs."""
+    num_cards: int
+    card_unknown: str
+    shape: dict[str, Any]
+    """A `checkpoints.model_shape.ModelShape` as plain data."""
+    shape_unknown: str
+    rows_at_once: int
+    """The most answers that it generates together."""
+    kv_tokens: int
+    """For how many tokens its memory has room."""
 
 
 class UnitLine(TypedDict, total=False):
@@ -190,6 +209,8 @@ class UnitLine(TypedDict, total=False):
     generation_s: float
     ended_s: float
     num_outcomes: int
+    work: dict[str, float]
+    """Sums of what the engine did meanwhile: `backends/work.py`, and of its GPUs `energy_j` (joules), `busy_sum` over `busy_looks`."""
 
 
 class EvalEntry(TypedDict, total=False):
@@ -324,6 +345,10 @@ class GateVerdict(TypedDict, total=False):
     notes: list[str]
     could_have_shown: float | None
     """The smallest difference that the comparison could have detected."""
+    floor: float
+    """What noise alone does to the value, with a chance of 95 %: of one run, or, against a baseline, of the difference of two."""
+    within_noise: list[str]
+    """What was taken for no difference as it lies within the floor, in words."""
     end: str
     """"low" or "high" for a gate on an end of the metric's interval; missing for one on the metric itself."""
     tag: str
@@ -363,8 +388,8 @@ class OutputFile(TypedDict):
     num_bytes: int
 
 
-class Throughput(TypedDict):
-    """Tokens and seconds of one engine, summed over its workers."""
+class Throughput(TypedDict, total=False):
+    """Tokens and seconds of one engine, summed over its workers; from `load_s` on absent in runs of older versions."""
 
     engine: str
     generation_s: float
@@ -374,6 +399,17 @@ class Throughput(TypedDict):
     num_untimed_generations: int
     """Of units that broke, so that their seconds are unknown."""
     num_workers: int
+    load_s: float
+    """Of starts and swaps."""
+    tests_s: float
+    """While it was open and had nothing to generate: tests ran."""
+    idle_s: float
+    """While its workers had no engine open, and others still worked."""
+    answers: dict[str, float]
+    """Sums over its answers: an `analysis.speed.bound.Work` without what only the engine knows."""
+    work: dict[str, float]
+    """As in `UnitLine`, summed."""
+    cost: EngineCost
 
 
 class WorkerEntry(TypedDict):
@@ -397,6 +433,42 @@ class Durations(TypedDict):
     eval: str
     num_outcomes: int
     generation_s: float
+
+
+class NoiseEntry(TypedDict):
+    """How much one score of a test differs between runs of one checkpoint, by the repeats of some cases."""
+
+    eval: str
+    test: str
+    engine: str
+    metric: str
+    """A score or a rate of cases; "answer" for the answers themselves."""
+    flip_rate: float
+    """The chance that two runs give a case different values, 0 to 1, with its 95 % interval."""
+    low: float | None
+    high: float | None
+    variance: float
+    """Of a case's value from run to run, cases of a group taken together; 0 for "answer"."""
+    between: float
+    """Variance of whole runs beyond that; 0 unless repeats differ as a whole by more than chance."""
+    floor: float
+    """How far noise alone moves the mean between two runs of all cases of the test, with a chance of 95 %."""
+    num_cases: int
+    num_runs: int
+    """The first and its repeats."""
+    flips: dict[str, float]
+    """Cases with different values, and which share of their pairs of runs differs."""
+
+
+class NoiseFacts(TypedDict):
+    """What --noise has measured. `elsewhere`: share of repeats whose answers another worker gave than the first time."""
+
+    repeats: int
+    num_judged: int
+    """Tests of repeats with a verdict, and those `num_lost` without one."""
+    num_lost: int
+    elsewhere: float
+    measured: list[NoiseEntry]
 
 
 class BaselineFacts(TypedDict):
@@ -437,6 +509,8 @@ class RunFile(TypedDict, total=False):
     exit_code: int
     engines: list[EngineEntry]
     evals: list[EvalEntry]
+    noise: NoiseFacts
+    """Only of a run with --noise."""
     partial: list[PartOfEval]
     """The evals of which only a part was selected or asked; absent in runs of older versions."""
     gates: list[GateVerdict]

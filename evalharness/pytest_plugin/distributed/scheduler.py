@@ -1,8 +1,9 @@
 """Hands whole work units to xdist's workers, so that a unit's requests reach one engine together.
 
-A worker that needs work gets, in this order: the longest unit of the engine that it has loaded; a unit of the engine with most work among
-those that no worker has loaded, engines split for all workers last; a test that needs no engine; a unit of the engine that gains most from
-one more worker. So no worker idles while there is a unit to start, and K engines on N workers are loaded at most about K + N - 1 times.
+A worker that needs work gets, in this order: the longest unit of the engine that it has loaded, units of repeats last; a unit of the engine
+with most work among those that no worker has loaded, engines split for all workers last; a test that needs no engine; a unit of the engine
+that gains most from one more worker. So no worker idles while there is a unit to start, and K engines on N workers are loaded at most about
+K + N - 1 times.
 
 A worker gets further units of its engine while its tests still run, so that the engine need not wait for them: enough to fill an engine,
 and no more than the worker's share of the rest.
@@ -267,7 +268,7 @@ class UnitScheduler:
             units = {key: unit.seconds for key, unit in self._waiting_for(engine).items() if not unit.is_taken_over}
             if not units:
                 return num
-            key = max(units, key=units.__getitem__)
+            key = max(units, key=lambda key: (not key.repeat, units[key]))
             able = [other.left_s for other in self._workers.values() if not other.node.shutting_down]
             share_s = (sum(able) + sum(unit.seconds for unit in self._waiting.values())) / len(able)
             if worker.left_s + units[key] / 2 > share_s:
@@ -284,7 +285,7 @@ class UnitScheduler:
         if engine is None:
             return next(key for key in self._waiting if not isinstance(key, UnitKey))
         units = self._waiting_for(engine)
-        return max(units, key=lambda key: units[key].seconds)
+        return max(units, key=lambda key: (not key.repeat, units[key].seconds))
 
     def _next_engine(self, worker: _Worker) -> str | None:
         """Return the engine whose unit the worker gets, None if it gets a test that needs no engine."""

@@ -17,6 +17,7 @@ import pytest
 from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError
 from evalharness.runs.journal import parse_nodeid
+from evalharness.runs.repeats import split_repeat
 
 _UNITS_PER_WORKER = 3
 _FEW_CASES = 8  # smaller batches leave an engine idle
@@ -38,6 +39,12 @@ class UnitKey:
     engine: str
     path: str
     shard: int
+    """From 0; below that, the number of the repeat (--noise) whose cases it has."""
+
+    @property
+    def repeat(self) -> int:
+        """The number of the repeat, 0 for the cases themselves."""
+        return max(0, -self.shard)
 
 
 def num_cases_ahead(engine_id: str) -> int:
@@ -55,7 +62,10 @@ def assign_units(nodeids: Sequence[str], engine_ids: Sequence[str], num_workers:
     """
     parsed = {nodeid: key for nodeid in nodeids if (key := parse_nodeid(nodeid, engine_ids)) is not None}
     cases: dict[tuple[str, str], dict[str, int]] = {}
-    for path, _, engine, case_id in parsed.values():
+    repeats = {nodeid: number for nodeid, node in parsed.items() if (number := split_repeat(node.case_id)[1])}
+    for nodeid, (path, _, engine, case_id) in parsed.items():
+        if nodeid in repeats:
+            continue
         known = cases.setdefault((engine, path), {})
         known.setdefault(case_id, len(known))
     num_cases = {key: len(known) for key, known in cases.items()}
@@ -64,6 +74,9 @@ def assign_units(nodeids: Sequence[str], engine_ids: Sequence[str], num_workers:
     keys = {(engine, path): [UnitKey(engine, path, shard) for shard in range(len(each))] for (engine, path), each in sizes.items()}
     units = {}
     for nodeid, (path, _, engine, case_id) in parsed.items():
+        if nodeid in repeats:
+            units[sys.intern(nodeid)] = UnitKey(engine, path, -repeats[nodeid])
+            continue
         shard = shards[engine, path][cases[engine, path][case_id]]
         units[sys.intern(nodeid)] = keys[engine, path][shard]  # interned: the rows that are read at the end hold the same ids
     return units
