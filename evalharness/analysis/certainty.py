@@ -195,7 +195,7 @@ class PairedTest:
         wealth = sum(wealth_against_no_loss(self._drawn, each) for each in sums) / len(sums)
         if float(np.max(wealth)) >= 1 / REGRESSED_LEVEL:
             return proof._replace(claim="regressed")
-        if all(wealth_against_loss(self._drawn, each, self.margin) >= 1 / HARMLESS_LEVEL for each in sums):
+        if all(wealth_against_loss(self._drawn, each, self.margin).max() >= 1 / HARMLESS_LEVEL for each in sums):
             return proof._replace(claim="harmless")
         return proof
 

@@ -131,10 +131,10 @@ class EvalModule:
     """What the loader of the cases warned of."""
     num_loaded: int = 0
     """Of its cases, those included that --limit and --shard leave out."""
-    on_edge: frozenset[str] = frozenset()
-    """With --until-certain, cases of which more are asked first; `cases` are then in the order of drawing."""
     repeats: Mapping[str, Case] = field(default_factory=dict)
     """The cases that are asked again (--noise), by the id of each repeat, in their order."""
+    on_edge: frozenset[str] = frozenset()
+    """With --until-certain, cases of which more are asked first; `cases` are then in the order of drawing."""
 
     def original(self, case: Case) -> Case:
         """Return the case that a repeat repeats, as the eval made it; any other case as it is."""

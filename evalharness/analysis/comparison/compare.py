@@ -296,7 +296,8 @@ def compare(
 
     `anyway` turns differences in requests and judging into warnings, and `go_on` says how; without a common case the comparison is still
     refused. `only`: the metrics to test and correct for, all if empty ("category": the marks by category). `num_families`: of how many
-    comparisons this is one, which all together may give a false alarm by noise with a chance of 5 % (where noise was measured). `level`: of a false alarm by chance.
+    comparisons this is one, which all together may give a false alarm by noise with a chance of 5 % (where noise was measured).
+    `level`: the chance of a false alarm otherwise.
     """
     common = [key for key in candidate.sheets if key in base.sheets]
     if not common:
@@ -419,7 +420,7 @@ def _with_verdict(
     paired, floor = change.change, math.nan
     detectable = detectable_difference(paired.standard_error, level / num_tests) if paired.num_groups > 1 else math.nan
     if noises and paired.num_pairs:
-        floor = floor_of(noises, paired.num_pairs, level=level / num_tests / num_families)
+        floor = floor_of(noises, paired.num_pairs, level=LEVEL / num_tests / num_families)
         detectable = max(detectable, detectable_over(floor, paired.standard_error, level / num_tests))
     is_noise = 0 < abs(paired.difference) <= floor
     if p_corrected <= level and paired.difference and not is_noise:

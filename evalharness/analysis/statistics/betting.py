@@ -105,23 +105,21 @@ class Sums:
         return Sums(self.sizes, self.sizes - self.base, -self.high, -self.low)
 
 
-def wealth_against_loss(drawn: Drawn, sums: Sums, margin: float) -> float:
-    """Return the most that bets ever made against "the mean over all cases of the set is lower by at least `margin`".
+def wealth_against_loss(drawn: Drawn, sums: Sums, margin: float) -> Array:
+    """Return the wealth of bets against "the mean over all cases of the set is lower by at least `margin`", after each group known.
 
-    From 1/level on it is wrong, at any time with a chance of error of `level`; inf once the known groups alone exclude it.
+    Where it ever reaches 1/level this is wrong, with a chance of error of `level`; inf from where the known groups alone exclude it.
     """
-    num = len(sums)
-    total = float(sums.sizes.sum())
+    num, total = len(sums), float(sums.sizes.sum())
     if not num or not total:
-        return 1.0
-    before = np.concatenate(([0.0], np.cumsum(sums.low)))
-    limit = -margin * total - before  # what is left must sum up to no more, if the hypothesis is true
+        return np.ones(1)
+    known = np.concatenate(([0.0], np.cumsum(sums.low)))
     can_lose = np.concatenate((np.cumsum(sums.base[::-1])[::-1], [0.0]))[: num + 1]
-    if (limit < -can_lose - _ROUNDING).any():
-        return math.inf
+    limit = -margin * total - known  # what is left must sum up to no more, if the hypothesis is true
     reach = np.maximum(limit[:num] + _worst(drawn, sums.base)[:num], _ROUNDING)
-    won = (sums.low * drawn.factors[np.arange(num), drawn.strata[:num]] - limit[:num]) / reach
-    return _best(won)
+    wealth = _wealth((sums.low * drawn.factors[np.arange(num), drawn.strata[:num]] - limit[:num]) / reach)
+    is_excluded = np.maximum.accumulate(limit < -can_lose - _ROUNDING)
+    return np.where(is_excluded[1:], math.inf, wealth)
 
 
 def wealth_against_no_loss(drawn: Drawn, sums: Sums, difference: float = 0.0) -> Array:
@@ -144,10 +142,6 @@ def _wealth(won: Array) -> Array:
     return np.exp(np.minimum(logs, 700.0)).mean(axis=0)
 
 
-def _best(won: Array) -> float:
-    return max(1.0, float(_wealth(won).max()))
-
-
 def _worst(drawn: Drawn, base: Array) -> Array:
     """Return the most that the next group can count as lost, before each draw `(groups,)`."""
     worst = np.zeros(len(drawn))
@@ -160,12 +154,12 @@ def _worst(drawn: Drawn, base: Array) -> Array:
 
 def least_difference(drawn: Drawn, sums: Sums, level: float) -> float:
     """Return the lower limit of the mean difference over all cases of the set, at any time with a chance of error of at most `level`."""
-    return 0.0 - _first(lambda margin: wealth_against_loss(drawn, sums, margin) >= 1 / level)
+    return 0.0 - _first(lambda margin: bool(wealth_against_loss(drawn, sums, margin).max() >= 1 / level))
 
 
 def greatest_difference(drawn: Drawn, sums: Sums, level: float) -> float:
     """Return the upper limit of the mean difference of cases like these, at any time with a chance of error of at most `level`."""
-    return _first(lambda difference: float(wealth_against_no_loss(drawn, sums, difference).max()) >= 1 / level)
+    return _first(lambda difference: bool(wealth_against_no_loss(drawn, sums, difference).max() >= 1 / level))
 
 
 def _first(holds: Any) -> float:
