@@ -314,6 +314,12 @@ class RunConfig:
         "--report-dir that ended last (latest~1: the run before it) (default: none, the gate is skipped)",
         metavar="NAME|PATH|latest",
     )
+    until_certain: float | None = option(
+        Number(float, minimum=0, maximum=0.5, bare=0.03),
+        "Ask cases in random order, and no more of an eval once each gate no_regression is certain: regressed, or no metric lower by this "
+        "margin; 0 asks all (default: ask all; without a value 0.03, 3 points)",
+        metavar="MARGIN",
+    )
     coordinates: tuple[tuple[str, str], ...] | None = option(
         PerCheckpoint(Text(r"norm1000|unit|pixels|processed:[1-9]\d{0,3}", legal="norm1000, unit, pixels or processed:PATCH_SIZE")),
         "Coordinate space of the models' answers, per checkpoint if they differ: norm1000 (0 to 1000), unit (0 to 1), pixels, or "

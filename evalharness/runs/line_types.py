@@ -103,7 +103,7 @@ _GENERATION = {
 }
 _GENERATED = {"generation": _Shape({}, _GENERATION).as_value()}
 _SPEC = _Shape(dict.fromkeys(("id", "backend", "checkpoint", "checkpoint_path"), _TEXT)).as_value()
-_FACTS = _Shape({}, {"group": _TEXT.or_null(), "tags": _object_of(_TEXT)}).as_value()
+_FACTS = _Shape({}, {"group": _TEXT.or_null(), "tags": _object_of(_TEXT), "stratum": _SAMPLE}).as_value()
 _ROW = _Shape(
     {**_CASE, "nodeid": _TEXT, "outcome": _of(str, check=("pass", "miss", "fail", "invalid", "error", "skip").__contains__)},
     {
@@ -113,7 +113,7 @@ _ROW = _Shape(
         "scores": _SCORES,
         "details": _OBJECT.or_null(),
         "tags": _object_of(_TEXT),
-        "num_samples": _SAMPLE,
+        **dict.fromkeys(("num_samples", "stratum"), _SAMPLE),
         "options": _of(dict, list, NoneType),
     },
 )

@@ -72,6 +72,8 @@ class CaseFacts(TypedDict, total=False):
     group: str | None
     """Joins cases that belong together: they count as one unit in intervals and paired tests."""
     tags: dict[str, str]
+    stratum: int
+    """With --until-certain, 1 on the edge, of which more is asked first; absent elsewhere."""
 
 
 class Row(CaseFacts, total=False):
@@ -242,13 +244,19 @@ class EvalLine(EvalEntry, total=False):
     """Of all cases on all engines of the run, with those that were deselected (-k, --lf, node ids)."""
 
 
-class PartOfEval(TypedDict):
-    """An eval that a run does not hold whole: `num` of `of` cases, or tests, are in it."""
-
+class _PartOfEval(TypedDict):
     eval: str
     what: Literal["cases", "tests"]
     num: int
     of: int
+
+
+class PartOfEval(_PartOfEval, total=False):
+    """An eval that a run does not hold whole: `num` of `of` cases, or tests, are in it."""
+
+    until_certain: bool
+    """Whether the run stopped there by --until-certain: its cases are then a weighted draw, and its end depends on their answers. Of
+    several engines, `num` is of the one that stopped first."""
 
 
 class EngineEntry(TypedDict, total=False):
@@ -281,6 +289,31 @@ class EngineEntry(TypedDict, total=False):
     cold_because: list[str]
 
 
+class MetricLimits(TypedDict):
+    """One metric when a run stopped: its mean in the baseline, and the difference to it, estimated over all cases, with its limits."""
+
+    metric: str
+    base: float
+    difference: float
+    low: float
+    high: float
+
+
+class CertainFacts(TypedDict):
+    """What --until-certain had proved of a test on an engine when it stopped, or that all cases were asked without a proof."""
+
+    claim: Literal["regressed", "harmless", ""]
+    margin: float
+    num_cases: int
+    """Cases of the proof; those in flight when it was found are in the rows, but not in it."""
+    num_groups: int
+    of_cases: int
+    proved: str
+    """The claim "harmless" as a sentence; empty for others."""
+    metrics: list[MetricLimits]
+    """The one that could have lost most first; their limits hold whenever the run stopped."""
+
+
 class SliceVerdict(TypedDict):
     """A slice in which a gate failed: the tag's value, what was measured (None for nothing), and the rows that were counted."""
 
@@ -302,9 +335,9 @@ class GateVerdict(TypedDict, total=False):
     n: int
     """Rows that were counted, or pairs of them."""
     passed: bool | None
-    """None where a `no_regression` gate was skipped for want of a baseline."""
+    """None where a `no_regression` gate was skipped for want of a baseline, or --until-certain left cases out that a gate needs."""
     judged: bool
-    """False where the gate neither passed nor failed, as its cases did not all run or all ended in an error; `passed` is False, too."""
+    """False where the gate neither passed nor failed, as its cases did not all run or all ended in an error; `passed` is not True."""
     asked: bool
     reason: str
     """Why it did not pass; empty where it did."""
@@ -322,6 +355,8 @@ class GateVerdict(TypedDict, total=False):
     """The tag of a gate on slices; `value` and `n` are then those of the worst. Missing for one on all cases."""
     failed_slices: list[SliceVerdict]
     """The worst first."""
+    certain: CertainFacts
+    """What --until-certain had proved, of a gate `no_regression`."""
 
 
 class Aggregate(TypedDict):
@@ -477,7 +512,7 @@ class RunFile(TypedDict, total=False):
     noise: NoiseFacts
     """Only of a run with --noise."""
     partial: list[PartOfEval]
-    """The evals of which only a part was selected; absent in runs of older versions."""
+    """The evals of which only a part was selected or asked; absent in runs of older versions."""
     gates: list[GateVerdict]
     aggregates: list[Aggregate]
     tables: list[TableEntry]
