@@ -38,6 +38,7 @@ TO_ENGINES: dict[str, object] = {
     "gpu_memory_utilization": "0.5",
     "max_model_len": "64",
     "enforce_eager": True,
+    "tune": True,
     "server": "openai",
     "base_url": "http://x",
     "served_model": "m",

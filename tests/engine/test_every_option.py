@@ -60,6 +60,7 @@ LOADING: dict[str, Any] = {
     "vllm.dtype": "bfloat16",
     "vllm.enforce_eager": False,
     "vllm.extra": (("max_num_seqs", 3),),
+    "vllm.tune": True,
     "server.server": "openai",
     "server.base_url": "http://x",
     "server.served_model": "m",

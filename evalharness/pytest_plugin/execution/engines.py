@@ -293,6 +293,7 @@ def how_to_build(spec: EngineSpec, run: RunConfig) -> dict[str, Any]:
             max_model_len=options["max_model_len"],
             enforce_eager=options["enforce_eager"],
             extra=options["engine_option"],
+            tune=options["tune"],
         ),
         "server_options": ServerOptions(
             server=options["server"],
