@@ -396,7 +396,10 @@ class VlmPreprocessOptions:
 @named_arguments(torch_dtype="dtype", quantization="extra=[('quantization', …)]", max_num_seqs="extra=[('max_num_seqs', …)]")
 @dataclass(frozen=True)
 class VllmEngineOptions:
-    """How vLLM is started; None keeps vLLM's default. `gpu_memory_utilization`: 0 to 1. `extra`: (name, value) of further arguments."""
+    """How vLLM is started; None keeps vLLM's default. `gpu_memory_utilization`: 0 to 1. `extra`: (name, value) of further arguments.
+
+    `drafts`: whether it checks drafted answers, see `Engine.stream`.
+    """
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -407,6 +410,7 @@ class VllmEngineOptions:
     dtype: str | None = None
     enforce_eager: bool | None = None
     extra: tuple[tuple[str, Any], ...] = ()
+    drafts: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", plain_name(self.dtype))
@@ -426,6 +430,7 @@ class VllmEngineOptions:
         check_boolean("vllm.trust_remote_code", self.trust_remote_code)
         check_text("vllm.dtype", self.dtype, optional=True)
         check_boolean("vllm.enforce_eager", self.enforce_eager, optional=True)
+        check_boolean("vllm.drafts", self.drafts)
 
 
 @named_arguments(
