@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
+from statistics import fmean, median
 
 NUM_MATCHED = 3
 """Tokens of an answer that must stand in its draft, in this order, for the place behind them to be taken as the answer's own."""
@@ -28,8 +30,10 @@ _LOOK_AGAIN = 16
 _MAX_REMEMBERED = 100_000
 """Tokens of other answers that are searched, at most twice: about 30 MB."""
 _END = -1
-_FIRST_LOOKS, _EARLY, _LATE = 8, 4, 32
-"""So many of the first steps, one of so many, go without drafts; later one of so many."""
+_NUM_LOOKS, _NUM_COMPARED = 7, 16
+"""Steps without drafts, and drafted ones before them, that a comparison is made of."""
+_EARLY, _LATE = 4, 32
+"""One of so many steps goes without drafts, at first and later."""
 _OFF_FOR = 128
 """Steps without drafts where they cost time, before they are tried again."""
 
@@ -59,38 +63,48 @@ class DraftCounts:
 
 
 class Pace:
-    """Whether drafts are faster than none, by the tokens and seconds of steps with them, and of some without in between."""
+    """Whether drafts are faster than none: some steps go without, and each is compared with the drafted ones just before it.
+
+    Medians, so that a machine's hiccups decide nothing. `saved_s`: seconds that steps without drafts would have taken more.
+    """
 
     def __init__(self) -> None:
-        self._with = [0.0, 0.0]
-        self._without = [0.0, 0.0]
-        """Tokens and seconds."""
-        self._num_looks = 0
+        self._with: deque[tuple[float, float]] = deque(maxlen=_NUM_COMPARED)
+        """Seconds and tokens of a row in a drafted step."""
+        self._ratios: deque[float] = deque(maxlen=_NUM_LOOKS)
+        """Seconds of a row without drafts, by those with."""
         self._num_steps = 0
         self._off_until = 0
         self.saved_s = 0.0
 
-    def note(self, num_tokens: int, seconds: float, *, drafted: bool) -> None:
-        """Note a step in which every answer went on."""
-        sums = self._with if drafted else self._without
-        keep = 0.98 if drafted else 0.8  # there are fewer of these; rows come and go, and the seconds of a step with them
-        sums[0], sums[1] = keep * sums[0] + num_tokens, keep * sums[1] + seconds
-        if not drafted:
-            self._num_looks += 1
-        elif self._without[0]:
-            self.saved_s += num_tokens * self._without[1] / self._without[0] - seconds
+    def note(self, num_rows: int, num_tokens: int, seconds: float, *, drafted: bool) -> None:
+        """Note a step in which every row went on."""
+        if drafted:
+            self._with.append((seconds / num_rows, num_tokens / num_rows))
+            if self._ratios:
+                self.saved_s += seconds * (median(self._ratios) * num_tokens / num_rows - 1)
+        elif self._with:
+            self._ratios.append(seconds / num_rows / median(row_s for row_s, _ in self._with))
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast steps with drafts are; None while too little is known."""
+        if len(self._ratios) < _NUM_LOOKS or not self._with:
+            return None
+        return median(self._ratios) * fmean(num_tokens for _, num_tokens in self._with)
 
     def wants_drafts(self) -> bool:
         """Return whether the next step is to have drafts."""
         self._num_steps += 1
         if self._num_steps < self._off_until:
             return False
-        if self._num_looks >= _FIRST_LOOKS and self._with[1] and self._with[0] * self._without[1] < self._without[0] * self._with[1]:
+        gain = self.gain
+        if gain is not None and gain < 1:
             self._off_until = self._num_steps + _OFF_FOR
-            self._num_looks = 0  # then all is measured anew: another eval may have begun
-            self._with = [0.0, 0.0]
+            self._with.clear()  # then all is measured anew: another eval may have begun
+            self._ratios.clear()
             return False
-        return self._num_steps % (_EARLY if self._num_looks < _FIRST_LOOKS else _LATE) != 0
+        return self._num_steps % (_EARLY if gain is None else _LATE) != 0
 
 
 class AnswersSoFar:

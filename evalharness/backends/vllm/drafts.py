@@ -11,12 +11,12 @@ import itertools
 import time
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import ConfigError, UnsupportedOption
 from evalharness.backends.base import SamplingPlan
-from evalharness.backends.drafting import NUM_MATCHED_ELSEWHERE, Drafter, DraftCounts, Pace
+from evalharness.backends.drafting import NUM_MATCHED_ELSEWHERE, DraftCounts, Drafter, Pace
 
 if TYPE_CHECKING:
     import torch
@@ -152,7 +152,7 @@ class JournalProposer:
         now = time.perf_counter()
         since, last_names, drafted = self._last
         if names and names <= last_names and num_new >= len(names):
-            self._pace.note(num_new, now - since, drafted=drafted)
+            self._pace.note(len(names), num_new, now - since, drafted=drafted)
         self._last = (now, names, False)
 
     def take_counts(self) -> dict[str, Any]:
