@@ -399,6 +399,7 @@ class VllmEngineOptions:
     """How vLLM is started; None keeps vLLM's default. `gpu_memory_utilization`: 0 to 1. `extra`: (name, value) of further arguments.
 
     `tune`: measure, while answers are made, whether fewer rows at once are faster on this machine, and remember it.
+    `drafts`: whether it checks drafted answers, see `Engine.stream`.
     """
 
     tensor_parallel_size: int = 1
@@ -413,6 +414,7 @@ class VllmEngineOptions:
     """Kernels whose sums do not depend on what else is in the batch: slower, and two runs give the same tokens. Needs a GPU."""
     extra: tuple[tuple[str, Any], ...] = ()
     tune: bool = False
+    drafts: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", plain_name(self.dtype))
@@ -434,6 +436,7 @@ class VllmEngineOptions:
         check_boolean("vllm.enforce_eager", self.enforce_eager, optional=True)
         check_boolean("vllm.batch_invariant", self.batch_invariant)
         check_boolean("vllm.tune", self.tune)
+        check_boolean("vllm.drafts", self.drafts)
 
 
 @named_arguments(

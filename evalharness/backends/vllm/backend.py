@@ -23,9 +23,11 @@ from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.structured_output import STRUCTURES
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, UnderWay, failure_of
-from evalharness.backends.checkpoint_reading import declared_variant, read_companions
+from evalharness.backends.checkpoint_reading import declared_variant, declared_vocab_size, read_companions
+from evalharness.backends.drafting import DraftCounts
 from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
+from evalharness.backends.vllm.drafts import check_beside_drafts, draft_arguments, memory_of
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, pixel_bytes, why_no_images
 from evalharness.backends.vllm.sampling import (
@@ -93,11 +95,16 @@ class VllmBackend:
             image_arguments = self._image_arguments(config, preprocess)
             self._arguments = engine_arguments(config, vllm_options, image_arguments=image_arguments, device_type=self._device_type)
             self._arguments = {**only_known_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
+            if vllm_options.drafts:
+                self._arguments |= self._draft_arguments(config)
+            self._has_drafts = vllm_options.drafts
             self._engine = VllmEngine(self._arguments)
             self.work = self._engine.work
             self.weights = VllmWeights(self._engine, source, self._take_companions, self._device_type)
             try:
                 self._read_engine()
+                if self._has_drafts:
+                    self._engine.attach_drafts()
                 if vllm_options.tune:
                     self._tuning = RowTuning(self._window // 2, machine_of(self._engine.config, self._arguments, self._versions()))
                 if source.adapter is not None:  # vLLM starts on the base; the sums take its place
@@ -112,6 +119,14 @@ class VllmBackend:
             return pixel_budget_arguments(preprocess, self.processor.image_processor)
         # A vision checkpoint that is loaded as a text model still has to be told that no image comes.
         return {} if declared_variant(config.model_name_or_path) == "vlm" else None
+
+    def _draft_arguments(self, config: ModelLoadConfig) -> dict[str, Any]:
+        vocab_size = declared_vocab_size(config.model_name_or_path, self.tokenizer)
+        return draft_arguments(self._arguments, vocab_size, *memory_of(self._device_type))
+
+    def take_draft_counts(self) -> DraftCounts | None:
+        """Return what has become of drafts since the last call; None for an engine without them."""
+        return self._engine.draft_counts() if self._has_drafts and self._engine.broken is None else None
 
     def _image_prompts(self) -> ImagePrompts | None:
         if self._vlm_problem is not None:
@@ -156,6 +171,8 @@ class VllmBackend:
         check_stop_ids(plan, vocab_size=self._vocab_size, eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
         params = sampling_params(plan, vocab_size=self._vocab_size)
         check_thinking(plan, self._engine.config)
+        if self._has_drafts:
+            check_beside_drafts(plan)
         self._engine.check_room(params)
         if plan.structured is not None:
             self._engine.check_structure(params, plan.structured.kind)
@@ -254,7 +271,8 @@ class VllmBackend:
         Only a broken engine raises: whatever happens while one prompt is made ready concerns that prompt alone.
         """
         given = prompt.response_ids is not None
-        params = scoring_params() if given else sampling_params(prompt.plan, vocab_size=self._vocab_size, is_watched=bool(watching))
+        how: dict[str, Any] = {"is_watched": bool(watching), "draft_ids": prompt.draft_ids if self._has_drafts else ()}
+        params = scoring_params() if given else sampling_params(prompt.plan, vocab_size=self._vocab_size, **how)
         request_id = f"evalharness-{next(_request_numbers)}"
         if given and not prompt.has_images and (known := nothing_to_score(prompt, len(prompt.token_ids + (prompt.response_ids or ())))):
             return known
