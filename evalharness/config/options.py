@@ -201,6 +201,12 @@ class RunConfig:
         "Start vLLM without compilation (eager): ready sooner, slower afterwards (default: eager on a CPU, compiled on a GPU)",
         only_for=_VLLM,
     )
+    batch_invariant: bool = option(
+        _FLAG,
+        "Start vLLM on a GPU with kernels whose answers do not depend on what else is in the batch: slower, no noise from batching",
+        default=False,
+        only_for=_VLLM,
+    )
     devices: str | None = option(
         DeviceList(),
         "Devices that the run may use: cpu, or GPUs by their number within CUDA_VISIBLE_DEVICES; with -n each worker gets its own GPUs "
@@ -263,6 +269,13 @@ class RunConfig:
         default=600.0,
         metavar="S",
     )
+    noise: int = option(
+        Number(int, minimum=0, maximum=100),
+        "Ask a sample of each eval's cases N times more, in other order and company, and measure how often answers and scores differ; "
+        "gates and comparisons then take no difference within this noise for one",
+        default=0,
+    )
+    noise_cases: int = option(_COUNT, "Most cases of each eval that --noise repeats, drawn with --seed, spread over groups", default=64)
     cache: bool | None = option(
         _FLAG,
         "Reuse answers to identical deterministic requests instead of generating them again; --no-cache also ignores a cache_dir of the "
@@ -311,6 +324,12 @@ class RunConfig:
         "Baseline of the gate no_regression: baselines/NAME.json, the path of a baseline or run, or latest, the complete run in "
         "--report-dir that ended last (latest~1: the run before it) (default: none, the gate is skipped)",
         metavar="NAME|PATH|latest",
+    )
+    until_certain: float | None = option(
+        Number(float, minimum=0, maximum=0.5, bare=0.03),
+        "Ask cases in random order, and no more of an eval once each gate no_regression is certain: regressed, or no metric lower by this "
+        "margin; 0 asks all (default: ask all; without a value 0.03, 3 points)",
+        metavar="MARGIN",
     )
     coordinates: tuple[tuple[str, str], ...] | None = option(
         PerCheckpoint(Text(r"norm1000|unit|pixels|processed:[1-9]\d{0,3}", legal="norm1000, unit, pixels or processed:PATCH_SIZE")),

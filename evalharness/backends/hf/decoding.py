@@ -7,6 +7,7 @@ no setting of a tokenizer can change it.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from evalharness.backends.base import BackendOutput, Completion, Prompt, Samplin
 from evalharness.backends.hf._transformers import grows_freely, takes_dynamic_cache, transformers
 from evalharness.backends.hf.sampling import Grammars, OfBatch, TokenBans, WithoutPadding, processors_for
 from evalharness.backends.stops import RowEnd, trim_at_stop_id
+from evalharness.backends.work import WorkSums
 
 _LOOK_EVERY = 8
 """Steps from one count of finished rows to the next: on a GPU each makes the host wait."""
@@ -45,8 +47,9 @@ def _wishes(name: str, made: Any, rows: torch.Tensor) -> torch.Tensor:
 class RowEnds(transformers.StoppingCriteria):
     """Ends each row by itself at a stop string or at a plugin's wish.
 
-    `ended`: after how many tokens, by what, and the plugin's name. `should_stop` is asked in every step; `StopRequested` then ends the
-    batch. Where `rows_may_leave`, all rows are said to end once enough are finished: the batch is to go on without these.
+    `ended`: after how many tokens, by what, and the plugin's name. `on_step` is told the rows and the time of every step,
+    `should_stop` asked in each; `StopRequested` then ends the batch. Where `rows_may_leave`, all rows are said to end once enough are
+    finished: the batch is to go on without these.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class RowEnds(transformers.StoppingCriteria):
         should_stop: Callable[[], bool],
         *,
         rows_may_leave: bool = False,
+        on_step: Callable[[int, float], None] = lambda num_rows, now: None,
     ) -> None:
         num_rows = len(num_padding)
+        self._on_step = on_step
         self.ended: dict[int, tuple[int, StoppedBy, str | None]] = {}
         self._num_padding = tuple(num_padding)
         self._should_stop = should_stop
@@ -83,6 +88,7 @@ class RowEnds(transformers.StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         self._num_new = num_new = input_ids.shape[1] - self._width
+        self._on_step(self._num_rows, time.monotonic())
         if self._should_stop():
             raise StopRequested
         if self._going:
@@ -208,6 +214,7 @@ class BatchRunner:
     grammars: Grammars
     computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
     """What the model must be in while tokens are made."""
+    work: WorkSums = field(default_factory=WorkSums)
     _at_work: list[RowEnds] = field(default_factory=list)
     """Of the running batch, if any."""
 
@@ -216,6 +223,7 @@ class BatchRunner:
 
         The rows' plans are equal apart from the seed. Raises `StopRequested`, and whatever torch and transformers raise.
         """
+        self.work.start()
         batch = _Batch(rows, self)
         self._at_work[:] = [batch.ends]
         try:
@@ -223,6 +231,7 @@ class BatchRunner:
                 yield from batch.go_on()
         finally:
             self._at_work.clear()
+            self.work.stop()
 
     def under_way(self) -> UnderWay:
         """Return what is generated now. For any thread."""
@@ -252,7 +261,8 @@ class _Batch:
         for_batch = any("hf_logits_processor" in plugin.hooks for plugin in plugins)
         stays_whole = for_batch or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
         self._cache = None if stays_whole else selectable_cache(model)
-        self.ends = RowEnds(self._width, plan, num_padding, tokenizer, plugins, runner.should_stop, rows_may_leave=self._cache is not None)
+        ending = (self._width, plan, num_padding, tokenizer, plugins, runner.should_stop)
+        self.ends = RowEnds(*ending, rows_may_leave=self._cache is not None, on_step=runner.work.step)
         banning = [plugin for plugin in plugins if plugin.bans_tokens]
         bans = [TokenBans(banning, tokenizer, grammars.vocab_size, len(rows))] if banning else []
         self._processors, self._raw = processors_for(

@@ -86,12 +86,13 @@ class VllmBackend:
         remove_abandoned_files()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's and vLLM's own about themselves, dozens of them
-            self._device_type = device_type()
+            self._device_type = device_type(batch_invariant=vllm_options.batch_invariant)
             self.tokenizer, self.processor, self.eos_token_ids = read_companions(config, preprocess)
             image_arguments = self._image_arguments(config, preprocess)
             self._arguments = engine_arguments(config, vllm_options, image_arguments=image_arguments, device_type=self._device_type)
             self._arguments = {**only_known_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
             self._engine = VllmEngine(self._arguments)
+            self.work = self._engine.work
             self.weights = VllmWeights(self._engine, source, self._take_companions, self._device_type)
             try:
                 self._read_engine()
@@ -134,6 +135,7 @@ class VllmBackend:
         self._facts = {
             "max_num_seqs": engine_config.scheduler_config.max_num_seqs,
             "num_kv_blocks": engine_config.cache_config.num_gpu_blocks,
+            "kv_block_size": engine_config.cache_config.block_size,
         }
         self.capabilities = Capabilities(
             supports_vlm=self._vlm_problem is None,
@@ -193,11 +195,14 @@ class VllmBackend:
                         if should_stop():
                             return
                         yield completion
+                    if not running:
+                        self.work.stop()
         finally:
             self._engine.is_generating = False
             self._num_pixel_bytes = 0
             ahead.close()
             self._engine.abort(list(running))
+            self.work.stop()
             self._running = {}
 
     def under_way(self) -> UnderWay:
@@ -215,6 +220,7 @@ class VllmBackend:
             self._num_pixel_bytes -= row.num_bytes
             if not output.finished:
                 self._engine.abort([output.request_id])
+            self.work.keep(output.num_cached_tokens)
             if row.prompt.response_ids is not None:
                 yield completion_of_response(row.prompt, output, row.grids)
                 continue
@@ -235,10 +241,13 @@ class VllmBackend:
         request_id = f"evalharness-{next(_request_numbers)}"
         if given and not prompt.has_images and (known := nothing_to_score(prompt, len(prompt.token_ids + (prompt.response_ids or ())))):
             return known
+        since = time.monotonic()
         try:
             engine_input, grids = render()
         except Exception as error:
             return prompt.index, failure_of(error, "preparing the prompt")
+        if prompt.has_images:
+            self.work.pictures(since, is_waited_for=2 * len(self._running) < self._window)
         if given and (known := nothing_to_score(prompt, len(engine_input["prompt_token_ids"]))) is not None:
             return known
         try:

@@ -18,8 +18,9 @@ from evalharness.pytest_plugin.distributed.gpus import give_cards_to_workers, re
 from evalharness.pytest_plugin.distributed.heartbeat import Watch, WatchedWorker
 from evalharness.pytest_plugin.distributed.ray_workers import RayWorkers, close_cluster
 from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, UnitScheduler
-from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS, PROGRESS, SIGNS
+from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS, LEAVE_OUT, ORDER, PROGRESS, SIGNS
 from evalharness.pytest_plugin.execution.units import UnitKey
+from evalharness.pytest_plugin.execution.until_certain import Ended
 from evalharness.pytest_plugin.finish import start_run
 from evalharness.pytest_plugin.progress.showing import progress_of
 from evalharness.pytest_plugin.reporting import REPORTING, announce, cannot_begin
@@ -43,6 +44,10 @@ class Controller:
         """The workers, where they are in a Ray cluster."""
         self._early: dict[str, Any] = {}
         """What workers said of their progress before the run had begun."""
+        self._orders: list[Any] = []
+        """What workers said of the order of cases, with --until-certain; the same from each."""
+        self._decided: list[dict[str, str]] = []
+        """Evals, each on an engine, that need no more cases."""
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: list[Any]) -> None:
@@ -69,11 +74,13 @@ class Controller:
         """Give each worker the resolved options and the engines, so that all workers run the same."""
         context, name = self._state.context, node.gateway.id
         take_ambiguous = lambda values: self._state.registry.ambiguous_node_ids.update(values["nodeids"])  # noqa: E731
+        take_order = lambda values: self._orders.append(values["evals"])  # noqa: E731
         elsewhere: dict[str, Any] = {} if self._ray is None else self._ray.configure(node)
         on_events(
             node,
             {
                 AMBIGUOUS: take_ambiguous,
+                ORDER: take_order,
                 PROGRESS: lambda values: self._take(name, values),
                 SIGNS: lambda values: None if self._watch is None else self._watch.note(name, **values),
             },
@@ -82,12 +89,16 @@ class Controller:
             engines = [spec.to_json() for spec in self._state.registry.engines]
         except EvalHarnessError:
             engines = None  # perhaps no evals are run at all; a worker that collects one reports the error
+        certain = self._state.registry.certain
+        if certain.is_on and engines is not None:
+            certain.know_engines(self._state.registry.engine_ids)
         mask = node.gateway.spec.env.get(MASK)
         node.workerinput["evalharness"] = {
             "run": context.run.to_json(),
             "engines": engines,
             "num_workers": context.num_workers,
             "session": context.session_number,
+            "edges": dict(certain.edges) if certain.is_on and engines is not None else None,
             "cards": None if mask is None else [name for name in mask.split(",") if name],
             **elsewhere,
             "has_heartbeat": bool(node.gateway.spec.popen and context.run.hang_timeout),
@@ -176,8 +187,24 @@ class Controller:
         """Note which test a worker runs: if the worker dies, this decides what is suspected."""
         if report.when == "setup" and report.passed and self._crashes is not None:
             self._crashes.test_runs(report.node.gateway.id, report.nodeid)
+        if (ended := getattr(report, "evalharness_ended", None)) is not None:
+            self._note_ended(Ended(*ended))
+        elif report.when == "???" and self._state.registry.certain.is_on and (unit := self._state.execution.plan.units.get(report.nodeid)):
+            node = self._state.registry.eval_node(report.nodeid)
+            self._note_ended(Ended(unit.engine, unit.path, node.test, node.case_id, None))
         if getattr(report, "evalharness_row", False) and not self._state.has_started_run:
             self._start(is_late=True)  # no id told that a test would ask for an engine
+
+    def _note_ended(self, ended: Ended) -> None:
+        """Note for --until-certain how a test ended, and tell all workers if its eval is now decided."""
+        certain, plan = self._state.registry.certain, self._state.execution.plan
+        if self._orders:
+            certain.expect(self._orders[0], plan.units)
+            self._orders.clear()
+        if certain.note(ended):
+            self._decided.append({"engine": ended.engine, "path": ended.path})
+            assert self._scheduler is not None
+            self._scheduler.tell(LEAVE_OUT, **self._decided[-1])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
@@ -186,9 +213,11 @@ class Controller:
             self._crashes.explain(crashitem, report)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
         """Begin the run when the first worker has collected."""
         config, state = self._config, self._state
+        for decided in self._decided:  # a replacement has not heard of it
+            node.sendcommand(LEAVE_OUT, **decided)
         plan = state.execution.plan
         plan.units = state.registry.assign_units(ids)
         if state.context.resumed is not None:

@@ -165,7 +165,7 @@ class Crashes:
 
     def _is_only_lost(self, worker: str, units: Iterable[UnitKey]) -> bool:
         """Return whether no test or case is to be suspected: hosts come and go, but one that goes again and again may be killed."""
-        self._losses.update(units if worker in self._lost else ())
+        self._losses.update([*units] if worker in self._lost else ())
         return worker in self._lost and all(self._losses[unit] <= _MAX_LOSSES for unit in units)
 
     def _doing(self, signs: LastSigns, nodeid: str | None) -> str:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 AMBIGUOUS = "evalharness_ambiguous_node_ids"
 PROGRESS = "evalharness_progress"
 SIGNS = "evalharness_signs"
+ORDER = "evalharness_order"
+"""With --until-certain: the evals of a worker, with their cases in the order of drawing."""
+LEAVE_OUT = "evalharness_leave_out"
+"""The command that has a worker ask no more cases of an eval on an engine; its `engine` and `path` name it."""
 STOP = "evalharness_stop"
 """The command that ends a worker; its `reason` is why."""
 

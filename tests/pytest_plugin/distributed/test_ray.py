@@ -1,4 +1,4 @@
-"""`--executor ray`: workers on the hosts of a Ray cluster, three of them here, which come and go while a run goes on."""
+"""`--executor ray`: workers on the hosts of a Ray cluster, three of them here, of which one is lost while a run goes on."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ from tests.pytest_plugin.project import HEADER, Project
 from tests.pytest_plugin.test_random_kills import check
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'evalharness[ray]'")
+pytestmark = pytest.mark.slow
+
+KILLED_ONCE = """
+import os, signal
+def killed(self, prompt, plugins, *_):
+    if "PYTEST_XDIST_WORKER" in os.environ and "ask c11 again" in prompt.text and not os.path.exists("killed"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return slow(self, prompt, plugins)
+
+FakeBackend._complete = killed
+"""
 
 
 @pytest.fixture(scope="module")
@@ -25,24 +37,23 @@ def hosts() -> Iterator[RayHosts]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    slower = CONFTEST.replace("0.01", "0.05")
+    slower = CONFTEST.replace("0.01", "0.04") + KILLED_ONCE
     return Project(tmp_path / "project").write(conftest=slower, **{name: HEADER + CASES + text for name, text in EVALS.items()})
 
 
-@pytest.mark.slow
-def test_a_host_lost_at_random_changes_no_row(project: Project, hosts: RayHosts) -> None:
-    calm = project.run("--run-id", "calm", mode="n2")
+def test_a_host_lost_at_random_and_a_killed_worker_change_no_row(project: Project, hosts: RayHosts) -> None:
+    calm = project.run("--run-id", "calm")
     assert calm.counts == {"pass": 4 * NUM_CASES - 2, "miss": 2}
-    draw = random.Random(7)
     run_dir = project.root / "reports" / "lossy"
-    arguments = ("--executor", "ray", "--ray-address", hosts.address, "-n", "3", "--run-id", "lossy")
-    with project.start(*arguments, mode="n2") as process:
+    with project.start("--executor", "ray", "--ray-address", hosts.address, "--run-id", "lossy", mode="xdist") as process:
         while len(list(run_dir.glob("journal/gw*.jsonl"))) < 3 and process.poll() is None:
             time.sleep(0.02)
-        moment = draw.randrange(num_lines(run_dir), num_lines(calm.run_dir))
+        moment = num_lines(run_dir) + random.Random(7).randrange(num_lines(calm.run_dir) // 4)
         while num_lines(run_dir) < moment and process.poll() is None:
             time.sleep(0.02)
         hosts.kill()
         run = project.wait(process, run_id="lossy")
-    print(run.output)
     check(run, calm)
+    problems = "\n".join(run.facts["problems"])
+    assert " was lost with its host " in problems
+    assert " (SIGKILL) while " in problems
