@@ -257,6 +257,17 @@ class RunConfig:
         "Folder for copies of adapters, which the server must see under the same path (default: this machine's temporary files)",
         only_for=_OPENAI,
     )
+    executor: str = option(
+        Choice(("local", "ray")),
+        "Where -n starts workers: local, on this machine, or ray, on the hosts of a Ray cluster; ray without -n takes all of the cluster",
+        default="local",
+    )
+    ray_address: str | None = option(
+        Text(r"\S+", legal="the address of a Ray cluster, such as 10.0.0.1:6379, or local"),
+        "Ray cluster of --executor ray, HOST:PORT; local starts one here (default: RAY_ADDRESS, else this host's cluster, else one is "
+        "started here)",
+        metavar="ADDRESS",
+    )
     hang_timeout: float = option(
         _NOT_NEGATIVE,
         "Seconds without a heartbeat after which a worker (-n) is killed and another takes over its work; six times as long while it "
