@@ -40,6 +40,7 @@ _OPTIONS = (
     "pipeline_parallel_size",
     "engine_option",
     "enforce_eager",
+    "batch_invariant",
     "attn_implementation",
     "variant",
     "trust_remote_code",
@@ -304,7 +305,9 @@ def how_to_build(spec: EngineSpec, run: RunConfig) -> dict[str, Any]:
             gpu_memory_utilization=options["gpu_memory_utilization"],
             max_model_len=options["max_model_len"],
             enforce_eager=options["enforce_eager"],
+            batch_invariant=options["batch_invariant"],
             extra=options["engine_option"],
+            tune=options["tune"],
         ),
         "server_options": ServerOptions(
             server=options["server"],

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -156,10 +156,10 @@ class RunningUnits:
         return UnitWork(unit, module, self._plan.cases_left(unit, takeover.nodeids), takeover)
 
     def _runner(self, work: UnitWork, engine: Engine, *, is_ahead: bool = False) -> UnitRunner:
-        journal = self._context.journal
+        journal, home = self._context.journal, self._context.home
         self._num_begun += 1
         path = in_flight_path(journal.path, self._num_begun) if self._context.is_worker else None
-        in_flight = InFlight(path, work.unit, [case.id for case in work.cases])
+        in_flight = (InFlight if home is None else home.in_flight)(path, work.unit, [case.id for case in work.cases])
         line: UnitLine = {"engine": work.unit.engine, "eval": work.module.name}
         journal.write("unit_start", {**line, "ahead": True} if is_ahead else line)
         return UnitRunner(work, engine, journal, self._progress, in_flight)
@@ -274,7 +274,8 @@ class Execution:
             self.units.release(unit, record.case.id)
         journal = self.context.journal
         facts: Row = {"run_id": self.context.run.run_id, "worker": journal.worker, "duration_s": round(duration_s, 6)}
-        journal.write("row", {**record.to_json(), **reference_of(record.case), **facts})
+        kind: Literal["row", "repeat"] = "row" if record.original is None else "repeat"
+        journal.write(kind, {**record.to_json(), **reference_of(record.case), **facts})
 
     def close(self) -> None:
         """Stop generating and close the engine that was kept. Nothing runs after it."""
