@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from evalharness.api.scoring import ResponseLogits, ResponseScores
     from evalharness.api.structured_output import StructuredOutput
     from evalharness.api.thinking import ThinkingBudget
+    from evalharness.backends.work import WorkSums
 
 
 @runtime_checkable
@@ -237,6 +238,13 @@ class ToldProgress(Protocol):
 
     def under_way(self) -> UnderWay:
         """Return what is generated now. Another thread asks this about twice a second, so it costs nothing per token and locks nothing."""
+
+
+@runtime_checkable
+class CountedWork(Protocol):
+    """An addition to `Backend`: it counts its steps, and what it waits for."""
+
+    work: WorkSums
 
 
 @runtime_checkable

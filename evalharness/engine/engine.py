@@ -33,7 +33,7 @@ from evalharness.api.requests import (
 )
 from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
 from evalharness.api.wording import plural
-from evalharness.backends.base import Backend, Prompt, TensorBackend, ToldProgress, UnderWay
+from evalharness.backends.base import Backend, CountedWork, Prompt, TensorBackend, ToldProgress, UnderWay
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.chat_template import knows_enable_thinking, template_sha256
 from evalharness.engine.jobs import Draft, Fallback, Job, JobMaker, has_images
@@ -146,6 +146,10 @@ class Engine:
         backends: list[Any] = [self._backend, None if self._fallback is None else self._fallback.opened]
         told = [backend.under_way() for backend in backends if isinstance(backend, ToldProgress) and backend.under_way is not None]
         return max(told, key=lambda one: one.num_rows, default=None)
+
+    def work(self) -> dict[str, float]:
+        """Return the backend's running sums of its work (`backends/work.py`); empty where it counts none."""
+        return self._backend.work.read() if isinstance(self._backend, CountedWork) else {}
 
     def generate_text_batch(
         self, requests: Sequence[TextGenerationRequest], options: GenerationOptions, *, plugins: Sequence[Any] = ()
