@@ -11,6 +11,7 @@ from evalharness.runs.schema import EngineSpeed
 _NAMES = {"pictures": "waiting for pictures", "generation": "generating", "card": "the card at its limit", "tests": "waiting for tests"}
 _GENERATING = ("prefill", "decode", "generation")
 _LEAST_SHARE = 0.005
+_WITH_DRAFTS = 1.02
 
 
 def speed_lines(speeds: Sequence[EngineSpeed]) -> Iterator[str]:
@@ -89,9 +90,9 @@ def _of_the_limit(speed: EngineSpeed) -> str:
 def _steps(speed: EngineSpeed) -> str:
     if not speed["num_steps"]:
         return ""
-    cost = ""
+    cost = "" if (speed["tokens_per_row"] or 1.0) < _WITH_DRAFTS else f", {speed['tokens_per_row']:.2f} tokens for each in a step"
     if speed["step_s"] is not None and speed["row_s"] is not None:
-        cost = f"; a step costs {speed['step_s'] * 1000:,.1f} ms and {speed['row_s'] * 1e6:,.0f} µs for each row"
+        cost += f"; a step costs {speed['step_s'] * 1000:,.1f} ms and {speed['row_s'] * 1e6:,.0f} µs for each row"
     return f"{speed['num_steps']:,} of {_text(speed['rows_per_step'], ',.0f', ' rows')}{cost}"
 
 

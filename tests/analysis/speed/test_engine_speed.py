@@ -80,6 +80,19 @@ def test_a_run_of_an_older_version_says_so() -> None:
     assert engine_speeds({}) == []
 
 
+def test_steps_of_a_part_of_the_answers_are_not_taken_for_all() -> None:
+    speed = engine_speed(entry(answers={**entry()["answers"], "num_answers": 12_288}))
+    assert "older version" in speed["unknown"]["prefill, decode"]
+    assert (speed["prefill_s"], speed["mbu"], speed["num_steps"]) == (None, None, None)
+    assert engine_speed(entry(answers={**entry()["answers"], "num_answers": 6144}))["prefill_s"] == 6.0
+
+
+def test_drafts_are_seen_by_tokens_of_a_row() -> None:
+    speed = engine_speed(entry(work={**entry()["work"], "num_steps": 384.0, "step_rows": 393_216.0}))
+    assert speed["tokens_per_row"] == 2.0
+    assert "2.00 tokens for each in a step" in "\n".join(speed_lines([speed]))
+
+
 def test_several_cards_and_workers_have_their_limits_together() -> None:
     one = engine_speed(entry())
     both = engine_speed(entry(cost={**entry()["cost"], "num_cards": 2}))
