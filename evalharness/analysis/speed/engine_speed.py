@@ -161,7 +161,7 @@ def _unknown(entry: Throughput, made: _Made) -> dict[str, str]:
     if "answers" not in entry:
         unknown["all but tokens"] = "the run was made by an older version"
     elif _is_counted_in_part(entry):
-        unknown["prefill, decode"] = "a part of the run was made by an older version"
+        unknown["prefill, decode"] = "steps are known of a part of the answers only"
     elif not made.sums.get("num_steps"):
         unknown["prefill, decode"] = "this backend does not count its steps"
     if made.why_no_shape:
