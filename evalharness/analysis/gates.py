@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.wording import figure_text, number_text, part_of, plural
@@ -173,13 +173,20 @@ _WHAT_HAPPENED: dict[str, str] = {"error": "ended in an error", "invalid": "coul
 
 
 def evaluate_gate(
-    gate: Gate, rows: Sequence[Row], aggregates: Mapping[str, float], *, incomplete: str | None, scale: Scale | None = None
+    gate: Gate,
+    rows: Sequence[Row],
+    aggregates: Mapping[str, float],
+    *,
+    incomplete: str | None,
+    scale: Scale | None = None,
+    floor: Floor | None = None,
 ) -> GateVerdict:
     """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if any are.
 
-    `scale`: the metric's, by the rows of all engines, as in reports; by these rows unless given. The slices of a gate are not chosen here.
+    `scale`: the metric's, by the rows of all engines, as in reports; by these rows unless given. `floor`: of the metric's noise, where that
+    was measured: a value no further from the threshold is taken for equal to it. The slices of a gate are not chosen here.
     """
-    rate = BUILT_IN_METRICS.get(gate.metric)
+    rate, within = BUILT_IN_METRICS.get(gate.metric), GateVerdict()
     named = {**mean_scores(rows), **aggregates}
     value = named.get(gate.metric) if rate is None else rate.value(rows)
     scored = [row for row in rows if was_judged(row) and gate.metric in row["scores"]] if rate is None else rate.counted(rows)
@@ -196,7 +203,8 @@ def evaluate_gate(
     elif _too_few_judged(rows) and (gate.holds(value) or rate is None or not rate.is_about_coverage):
         reason = f"only {part_of(sum(map(was_judged, rows)), len(rows), 'case')} had a verdict; the others were invalid or errors"
     else:
-        reason = "" if gate.holds(value) else _shortfall(gate, value)
+        within = _within_noise(gate, value, None if floor is None else floor(len(scored) or len(rows)))
+        reason = "" if gate.holds(value) or (within and gate.holds(gate.threshold)) else _shortfall(gate, value)
         if reason and gate.end and mean is not None:
             reason = f"{gate.end} end of the interval {reason}; the mean is {number_text(mean)}"
     return {
@@ -208,7 +216,23 @@ def evaluate_gate(
         "passed": not reason,
         "reason": reason,
         **({"end": gate.end} if gate.end else {}),
+        **within,
     }
+
+
+Floor: TypeAlias = "Callable[[int], float]"
+"""Returns how far noise alone moves a metric over so many cases, with a chance of 95 %."""
+
+
+def _within_noise(gate: Gate, value: float, floor: float | None) -> GateVerdict:
+    """Return what a verdict says of the noise; empty where none was measured, or for an end of the interval, which is no single run's."""
+    if floor is None or gate.end:
+        return {}
+    if not 0 < abs(value - gate.threshold) <= floor:
+        return {"floor": floor}
+    side = "below" if value < gate.threshold else "above"
+    away = f"{number_text(value)} is {number_text(abs(value - gate.threshold))} {side} the threshold"
+    return {"floor": floor, "within_noise": [f"{away}, within noise: runs of one checkpoint vary by up to {number_text(floor)}"]}
 
 
 class Scale(NamedTuple):

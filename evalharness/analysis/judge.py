@@ -14,20 +14,22 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from evalharness.analysis.gates import Gate, RegressionGate, parse_gate
+from evalharness.analysis.gates import Floor, Gate, RegressionGate, parse_gate
+from evalharness.analysis.noise import noises_of
 from evalharness.analysis.reasons import normalised, shared_reason
 from evalharness.analysis.slice_gates import judge_gate
 from evalharness.api.checks import first_names
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.api.wording import number_text, part_of, plural
-from evalharness.runs.partial import parts_of_evals
+from evalharness.runs.partial import parts_of_evals, was_left_out
 from evalharness.runs.run_file import LATEST, find_latest, is_latest, read_run
 from evalharness.runs.samples import ENDED, NOT_RUN, count_outcomes, eval_entries
-from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
+from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, NoiseFacts, Row, RunFile
 
 if TYPE_CHECKING:
     from evalharness.analysis.comparison.compare import Comparison, MetricChange
     from evalharness.analysis.comparison.sheets import Side
+    from evalharness.analysis.statistics.noise import Noise
     from evalharness.runs.records import RunRecords
 
 BASELINE_FOLDER = "baselines"
@@ -70,7 +72,7 @@ def check_baseline(baseline: Path) -> None:
         read_run(baseline)
 
 
-def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str) -> GateVerdict:
+def _verdict(gate: Gate | RegressionGate, n: int, *, passed: bool | None, reason: str) -> GateVerdict:
     """Return a verdict; `passed` is None for a gate without a baseline, which neither passes nor fails."""
     return {
         "expression": gate.expression,
@@ -87,35 +89,63 @@ def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str) 
 class RegressionJudge:
     """Judges the gates of a run against one baseline; `run` holds run.json's engines, evals, versions and options.
 
-    `anyway`: a baseline that was asked or judged otherwise is taken all the same, with a note.
+    `anyway`: a baseline that was asked or judged otherwise is taken all the same, with a note. `num_gates`: how many such gates the run
+    has, which share one chance of a false alarm by noise, where that was measured. `margin`: that of --until-certain.
     """
 
-    def __init__(self, baseline: Path | None, run: RunFile, problem: str | None = None, *, anyway: bool = False) -> None:
+    def __init__(
+        self,
+        baseline: Path | None,
+        run: RunFile,
+        problem: str | None = None,
+        *,
+        anyway: bool = False,
+        num_gates: int = 1,
+        margin: float | None = None,
+    ) -> None:
         self._baseline = baseline
+        self._num_gates = num_gates
         self._run = run
         self._problem = problem
         self._anyway = anyway
+        self._margin = margin
         self._side = cache(self._read)
 
-    def __call__(self, gate: RegressionGate, engine: str, rows: Sequence[Row], incomplete: str | None) -> GateVerdict:
-        """Return the verdict of one gate over the rows of one test on one engine; `incomplete` says why rows are missing."""
+    def __call__(self, gate: Gate | RegressionGate, engine: str, rows: Sequence[Row], incomplete: str | None) -> GateVerdict:
+        """Return the verdict of one gate over the rows of one test on one engine; `incomplete` says why rows are missing.
+
+        Of gates on a number it judges those of a run that left cases out.
+        """
+        if isinstance(gate, Gate):
+            from evalharness.analysis.judge_certain import judged_by_limits
+
+            return judged_by_limits(gate, self._side(engine), self._run, rows)
         if incomplete is not None:
             return _verdict(gate, len(rows), passed=False, reason=f"not judged: {incomplete}")
         base = self._side(engine)
         if isinstance(base, str):
             return _verdict(gate, len(rows), passed=False, reason=base)
+        from evalharness.analysis.certainty import END_LEVEL
         from evalharness.analysis.comparison.compare import compare
         from evalharness.analysis.comparison.sides import side_of_rows
+        from evalharness.analysis.judge_certain import judged_by_proof, paired_test
+        from evalharness.analysis.statistics.paired import LEVEL
 
-        candidate = side_of_rows(self._run, engine, rows)
+        candidate = side_of_rows(self._run, engine, (row for row in rows if not was_left_out(row)))
         # A gate is about its own test: that the baseline has others is no news.
         common = {key: sheet for key, sheet in base.sheets.items() if key in candidate.sheets}
         base = replace(base, sheets=common or base.sheets)
+        test = None if self._margin is None else paired_test(base, self._run, rows, gate.metrics, self._margin)
         try:
-            comparison = compare(base, candidate, only=gate.metrics, anyway=self._anyway, go_on="accept it anyway with --accept-changes")
+            level = LEVEL if test is None else END_LEVEL
+            families, go_on = self._num_gates, "accept it anyway with --accept-changes"
+            comparison = compare(base, candidate, only=gate.metrics, anyway=self._anyway, go_on=go_on, num_families=families, level=level)
         except EvalHarnessError as error:
             return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
-        return _judged(gate, comparison, len(rows))
+        if test is None or self._margin is None:
+            return _judged(gate, comparison, len(rows))
+        whole = _judged(gate, comparison, len(rows) - sum(map(was_left_out, rows)))
+        return judged_by_proof(gate, whole, _refusal(gate, comparison), comparison.base.label, rows, test)
 
     def _read(self, engine: str) -> Side | str:
         """Return the baseline's side for an engine, or why there is none."""
@@ -138,7 +168,20 @@ def _judged(gate: RegressionGate, comparison: Comparison, num_rows: int) -> Gate
     notes = [difference.text for difference in comparison.differences]
     unseen = max((change.detectable for change in comparison.metrics if change.detectable == change.detectable), default=None)
     more: GateVerdict = {"baseline": comparison.base.label, "notes": notes, "could_have_shown": unseen, "value": value}
+    if comparison.has_noise:
+        floors = [change.floor for change in comparison.metrics if change.floor == change.floor]
+        more |= {"floor": max(floors, default=0.0), "within_noise": _within_noise(comparison)}
     return {**_verdict(gate, num_paired or num_rows, passed=not reason, reason=reason), **more}
+
+
+def _within_noise(comparison: Comparison) -> list[str]:
+    """Return the differences that the paired test shows, but two runs of one checkpoint might, too; the largest first."""
+    from evalharness.analysis.comparison.compare import WITHIN_NOISE
+    from evalharness.analysis.statistics.paired import LEVEL
+
+    changes = [change for change in (*comparison.metrics, *comparison.slices) if change.verdict == WITHIN_NOISE]
+    shown = sorted((change for change in changes if change.p_corrected <= LEVEL), key=lambda change: -abs(change.change.difference))
+    return [f"{_shown(change)} is within noise: two runs of one checkpoint differ by up to {number_text(change.floor)}" for change in shown]
 
 
 def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
@@ -186,7 +229,7 @@ def _shown(change: MetricChange) -> str:
     return f"{change.metric}{where} {' → '.join(shown)}"
 
 
-JudgeRegression: TypeAlias = "Callable[[RegressionGate, str, Sequence[Row], str | None], GateVerdict]"
+JudgeRegression: TypeAlias = "Callable[[Gate | RegressionGate, str, Sequence[Row], str | None], GateVerdict]"
 
 
 def judge_gates(
@@ -197,11 +240,12 @@ def judge_gates(
     interrupted: str | None,
     unfinished: str | None = None,
     no_regression: JudgeRegression | None = None,
+    noise: NoiseFacts | None = None,
 ) -> list[GateVerdict]:
     """Return the verdict of every gate. None is judged, and so none passes, on a test with cases that did not run or that all ended in an
     error, or if the run is `unfinished`.
 
-    `no_regression` judges against a baseline; without one such a gate is skipped.
+    `no_regression` judges against a baseline; without one such a gate is skipped. `noise`: what the run's repeats say.
     """
     by_test: dict[str, dict[str, dict[str, list[Row]]]] = {}
     for row in rows:
@@ -213,14 +257,18 @@ def judge_gates(
     for evaluation in evals.values():
         name = evaluation["name"]
         for engine, tests in by_test.get(name, {}).items():
+            noises = noises_of(noise["measured"], engine) if noise else {}
             for test, expressions in evaluation["tests"].items():
                 case_rows = tests.get(test, [])
                 incomplete = _not_run(case_rows, interrupted) or unfinished
+                left_out = sum(map(was_left_out, case_rows))
                 for expression in expressions if case_rows else ():
                     gate = parse_gate(expression)
-                    if isinstance(gate, Gate):
+                    if isinstance(gate, Gate) and not (left_out and no_regression):
                         test_rows = [row for by_engine in by_test[name].values() for row in by_engine.get(test, ())] if gate.end else ()
-                        verdict = judge_gate(gate, case_rows, extras[name, engine, test], incomplete=incomplete, test_rows=test_rows)
+                        floor = _floor(noises.get((name, test, gate.metric)))
+                        extra = extras[name, engine, test]
+                        verdict = judge_gate(gate, case_rows, extra, incomplete=incomplete, test_rows=test_rows, floor=floor)
                     elif no_regression is not None:
                         verdict = no_regression(gate, engine, case_rows, incomplete)
                     elif unfinished:
@@ -234,8 +282,28 @@ def judge_gates(
     return verdicts
 
 
+def _floor(noise: Noise | None) -> Floor | None:
+    """Return the floor of one run's metric by its number of cases; None where its noise is not known."""
+    if noise is None:
+        return None
+    from evalharness.analysis.statistics.noise import floor_of
+
+    return lambda num_cases: floor_of([noise], num_cases)
+
+
+def num_regression_gates(evals: Mapping[str, EvalLine], rows: Iterable[Row]) -> int:
+    """Return how many gates `no_regression` are judged, each test's on each engine; at least 1."""
+    gates = {
+        (evaluation["name"], test): sum(not isinstance(parse_gate(expression), Gate) for expression in expressions)
+        for evaluation in evals.values()
+        for test, expressions in evaluation["tests"].items()
+    }
+    tests = {(row["eval"], row["test"], row["engine"]) for row in rows}
+    return max(1, sum(gates.get((name, test), 0) for name, test, _ in tests))
+
+
 def _not_run(rows: Sequence[Row], interrupted: str | None) -> str | None:
-    missing = [row for row in rows if row["outcome"] == "skip" and row["started_at"] is None]
+    missing = [row for row in rows if row["outcome"] == "skip" and row["started_at"] is None and not was_left_out(row)]
     if not missing:
         return None
     own = {(row.get("problem") or "").removeprefix(NOT_RUN) for row in missing} - {"", interrupted, ENDED}  # a test that ended early
@@ -266,9 +334,13 @@ def judged_run(
     unfinished: str | None = None,
     aggregates: Sequence[Aggregate] = (),
     no_regression: JudgeRegression | None = None,
+    noise: NoiseFacts | None = None,
 ) -> RunFile:
-    """Return run.json's engines, evals, what it has only a part of, gates and outcomes of a run; see `judge_gates`."""
-    gates = judge_gates(records.evals, rows, aggregates, interrupted=interrupted, unfinished=unfinished, no_regression=no_regression)
+    """Return run.json's engines, evals, what it has only a part of, gates, outcomes and noise of a run; see `judge_gates`."""
+    gates = judge_gates(
+        records.evals, rows, aggregates, interrupted=interrupted, unfinished=unfinished, no_regression=no_regression, noise=noise
+    )
+    own: RunFile = {"noise": noise} if noise else {}
     parts = parts_of_evals(records.evals.values(), rows)
     return {
         "engines": list(engines),
@@ -276,4 +348,5 @@ def judged_run(
         "partial": parts,
         "gates": gates,
         "counts": count_outcomes(rows),
+        **own,
     }

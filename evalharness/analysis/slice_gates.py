@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from evalharness.analysis.gates import EACH, Gate, RegressionGate, evaluate_gate, scale_of
+from evalharness.analysis.gates import EACH, Floor, Gate, RegressionGate, evaluate_gate, scale_of
 from evalharness.api.checks import excerpt, first_names
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.runs.schema import GateVerdict, Row, SliceVerdict, mapping, text_of
@@ -34,12 +34,21 @@ def refuse_unknown_slices(gates: Iterable[Gate | RegressionGate], tags: Iterable
 
 
 def judge_gate(
-    gate: Gate, rows: Sequence[Row], aggregates: Mapping[str, float], *, incomplete: str | None, test_rows: Sequence[Row]
+    gate: Gate,
+    rows: Sequence[Row],
+    aggregates: Mapping[str, float],
+    *,
+    incomplete: str | None,
+    test_rows: Sequence[Row],
+    floor: Floor | None = None,
 ) -> GateVerdict:
-    """Return the verdict of a gate, on a slice or not; `test_rows`: those of all engines, which tell the scale of its metric."""
+    """Return the verdict of a gate, on a slice or not; `test_rows`: those of all engines, which tell the scale of its metric.
+
+    `floor`: see `evaluate_gate`; a metric that the eval's aggregate gives has none.
+    """
     scale = scale_of(gate.metric, test_rows or rows) if gate.end else None
     if not gate.tag:
-        return evaluate_gate(gate, rows, aggregates, incomplete=incomplete, scale=scale)
+        return evaluate_gate(gate, rows, aggregates, incomplete=incomplete, scale=scale, floor=None if gate.metric in aggregates else floor)
     slices: dict[str, list[Row]] = {}
     for row in rows:
         tags = mapping(row.get("tags"))
@@ -49,7 +58,7 @@ def judge_gate(
         whole = evaluate_gate(gate, rows, {}, incomplete=incomplete, scale=scale)
         what = gate.tag if gate.value == EACH else f"{gate.tag}={gate.value}"
         return {**whole, "value": None, "n": 0, "passed": False, "reason": f"no case of this run has {what}"}
-    parts = {value: evaluate_gate(gate, part, {}, incomplete=incomplete, scale=scale) for value, part in slices.items()}
+    parts = {value: evaluate_gate(gate, part, {}, incomplete=incomplete, scale=scale, floor=floor) for value, part in slices.items()}
     if gate.metric in aggregates and not any(verdict["value"] is not None for verdict in parts.values()):
         reason = f"{gate.metric} is an aggregate over all cases, which slices have none of"
         parts = {value: {**verdict, "reason": reason} for value, verdict in parts.items()}

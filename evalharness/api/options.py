@@ -38,7 +38,7 @@ _EXTRAS = (
 )
 _VLLM = (
     *("tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend", "gpu_memory_utilization", "max_model_len"),
-    "enforce_eager",
+    *("enforce_eager", "batch_invariant"),
 )
 _MEANT_OF_GENERATION: Mapping[str, str] = {
     **dict.fromkeys(("max_tokens", "max_length", "max_completion_tokens", "max_gen_toks"), "max_new_tokens"),
@@ -399,6 +399,7 @@ class VllmEngineOptions:
     """How vLLM is started; None keeps vLLM's default. `gpu_memory_utilization`: 0 to 1. `extra`: (name, value) of further arguments.
 
     `tune`: measure, while answers are made, whether fewer rows at once are faster on this machine, and remember it.
+    `drafts`: whether it checks drafted answers, see `Engine.stream`.
     """
 
     tensor_parallel_size: int = 1
@@ -409,8 +410,11 @@ class VllmEngineOptions:
     trust_remote_code: bool = False
     dtype: str | None = None
     enforce_eager: bool | None = None
+    batch_invariant: bool = False
+    """Kernels whose sums do not depend on what else is in the batch: slower, and two runs give the same tokens. Needs a GPU."""
     extra: tuple[tuple[str, Any], ...] = ()
     tune: bool = False
+    drafts: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", plain_name(self.dtype))
@@ -430,7 +434,9 @@ class VllmEngineOptions:
         check_boolean("vllm.trust_remote_code", self.trust_remote_code)
         check_text("vllm.dtype", self.dtype, optional=True)
         check_boolean("vllm.enforce_eager", self.enforce_eager, optional=True)
+        check_boolean("vllm.batch_invariant", self.batch_invariant)
         check_boolean("vllm.tune", self.tune)
+        check_boolean("vllm.drafts", self.drafts)
 
 
 @named_arguments(

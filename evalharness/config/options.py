@@ -201,6 +201,12 @@ class RunConfig:
         "Start vLLM without compilation (eager): ready sooner, slower afterwards (default: eager on a CPU, compiled on a GPU)",
         only_for=_VLLM,
     )
+    batch_invariant: bool = option(
+        _FLAG,
+        "Start vLLM on a GPU with kernels whose answers do not depend on what else is in the batch: slower, no noise from batching",
+        default=False,
+        only_for=_VLLM,
+    )
     tune: bool = option(
         _FLAG,
         "Measure while answers are made how many rows at once are fastest in vLLM here, and remember it (default: off, vLLM's number)",
@@ -251,6 +257,17 @@ class RunConfig:
         "Folder for copies of adapters, which the server must see under the same path (default: this machine's temporary files)",
         only_for=_OPENAI,
     )
+    executor: str = option(
+        Choice(("local", "ray")),
+        "Where -n starts workers: local, on this machine, or ray, on the hosts of a Ray cluster; ray without -n takes all of the cluster",
+        default="local",
+    )
+    ray_address: str | None = option(
+        Text(r"\S+", legal="the address of a Ray cluster, such as 10.0.0.1:6379, or local"),
+        "Ray cluster of --executor ray, HOST:PORT; local starts one here (default: RAY_ADDRESS, else this host's cluster, else one is "
+        "started here)",
+        metavar="ADDRESS",
+    )
     hang_timeout: float = option(
         _NOT_NEGATIVE,
         "Seconds without a heartbeat after which a worker (-n) is killed and another takes over its work; six times as long while it "
@@ -258,6 +275,13 @@ class RunConfig:
         default=600.0,
         metavar="S",
     )
+    noise: int = option(
+        Number(int, minimum=0, maximum=100),
+        "Ask a sample of each eval's cases N times more, in other order and company, and measure how often answers and scores differ; "
+        "gates and comparisons then take no difference within this noise for one",
+        default=0,
+    )
+    noise_cases: int = option(_COUNT, "Most cases of each eval that --noise repeats, drawn with --seed, spread over groups", default=64)
     cache: bool | None = option(
         _FLAG,
         "Reuse answers to identical deterministic requests instead of generating them again; --no-cache also ignores a cache_dir of the "
@@ -306,6 +330,12 @@ class RunConfig:
         "Baseline of the gate no_regression: baselines/NAME.json, the path of a baseline or run, or latest, the complete run in "
         "--report-dir that ended last (latest~1: the run before it) (default: none, the gate is skipped)",
         metavar="NAME|PATH|latest",
+    )
+    until_certain: float | None = option(
+        Number(float, minimum=0, maximum=0.5, bare=0.03),
+        "Ask cases in random order, and no more of an eval once each gate no_regression is certain: regressed, or no metric lower by this "
+        "margin; 0 asks all (default: ask all; without a value 0.03, 3 points)",
+        metavar="MARGIN",
     )
     coordinates: tuple[tuple[str, str], ...] | None = option(
         PerCheckpoint(Text(r"norm1000|unit|pixels|processed:[1-9]\d{0,3}", legal="norm1000, unit, pixels or processed:PATCH_SIZE")),

@@ -28,8 +28,10 @@ from evalharness.config import RunConfig
 from evalharness.config.options import DECODING, cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parameters_of, parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
+from evalharness.pytest_plugin.execution.repeats import as_repeat, repeats_of
 from evalharness.pytest_plugin.execution.units import misread
 from evalharness.pytest_plugin.gate_names import gates_of, refuse_unknown_metrics
+from evalharness.runs.repeats import split_repeat
 
 
 class CasesNotLoaded(Exception):
@@ -78,6 +80,8 @@ def _check(case: object, where: str) -> None:
         raise ConfigError(f"{where} returned case {case.id!r} with tags {shown(case.tags)}; tags must map names to texts")
     if not isinstance(case.id, str) or not case.id.strip() or not case.id.isprintable() or "::" in case.id:
         raise ConfigError(f"{where} returned a case with id {shown(case.id)}; ids must be printable text without '::'")
+    if split_repeat(case.id)[1]:
+        raise ConfigError(f"{where} returned a case with id {shown(case.id)}; such an end names a repeat (--noise)")
 
 
 @contextmanager
@@ -127,6 +131,14 @@ class EvalModule:
     """What the loader of the cases warned of."""
     num_loaded: int = 0
     """Of its cases, those included that --limit and --shard leave out."""
+    repeats: Mapping[str, Case] = field(default_factory=dict)
+    """The cases that are asked again (--noise), by the id of each repeat, in their order."""
+    on_edge: frozenset[str] = frozenset()
+    """With --until-certain, cases of which more are asked first; `cases` are then in the order of drawing."""
+
+    def original(self, case: Case) -> Case:
+        """Return the case that a repeat repeats, as the eval made it; any other case as it is."""
+        return self.repeats.get(case.id, case) if self.repeats else case
 
     def options_for(self, case: Case) -> list[GenerationOptions]:
         """Return the variants of one case; where they sample, each has a seed of its own, the same on every engine.
@@ -134,7 +146,7 @@ class EvalModule:
         A single seed would make every case draw the same noise.
         """
         return [
-            replace(options, seed=_derived_seed(options.seed, self.name, case.id, position % self.num_samples))
+            replace(options, seed=_derived_seed(options.seed, self.name, self.original(case).id, position % self.num_samples))
             if options.samples
             else options
             for position, options in enumerate(self.variants)
@@ -142,7 +154,9 @@ class EvalModule:
 
     def request_of(self, case: Case, check: Callable[[Iterable[GenerationOptions]], None] = lambda options: None) -> CaseRequest:
         """Return the request of a case; `check` raises for options of a step that cannot be honoured."""
-        return CaseRequest(case, self.request, partial(self._step_options, case), check)
+        original = self.original(case)
+        ask = self.request if original is case else _asking_of(original, self.request)
+        return CaseRequest(case, ask, partial(self._step_options, original), check)
 
     def _step_options(self, case: Case, step: int, position: int, options: GenerationOptions) -> GenerationOptions:
         options = _overridden(options, self.run, f"request of {self.name}")
@@ -150,6 +164,17 @@ class EvalModule:
             return options
         seed = self.run.seed if options.seed is None or self.run.is_set("seed") else options.seed
         return replace(options, seed=_derived_seed(seed, self.name, case.id, "step", step, position))
+
+
+def _asking_of(original: Case, request: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the request function of a repeat, which asks what its original asks; a generator function stays one."""
+    if has_steps(request):
+
+        def in_steps(case: Case) -> Any:
+            return (yield from request(original))
+
+        return in_steps
+    return lambda case: request(original)
 
 
 def _derived_seed(*parts: object) -> int:
@@ -184,8 +209,9 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
     plugins, directions = _plugins(given, path, run), _directions(given, path)
+    repeats = repeats_of(cases, name, run) if run.noise else {}
     return EvalModule(
-        name, path, cases, given["request"], variants, num_samples, run, given, plugins, directions, no_data, notices, len(loaded)
+        name, path, cases, given["request"], variants, num_samples, run, given, plugins, directions, no_data, notices, len(loaded), repeats
     )
 
 
@@ -291,10 +317,11 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
             reason, name = module.no_data, "no-data"
         _parametrize_once(metafunc, None, name, pytest.mark.skip(reason=reason))
         return
+    asks = takes(metafunc, "engine")
     if parameters_of(metafunc, "engine"):
         if module is not None and takes(metafunc, "case"):
             raise ConfigError(f"{nodeid} is parametrised with engines, but a test of cases runs on each engine of the run; leave that out")
-    elif takes(metafunc, "engine"):
+    elif asks:
         metafunc.parametrize("engine", engine_ids, ids=engine_ids, indirect=True, scope="session")
     if not takes(metafunc, "case"):
         return
@@ -310,7 +337,8 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
     refuse_unknown_metrics(metafunc, module.marker, gates)
     if len(module.cases) == module.num_loaded:  # of --limit and --shard other cases may have the tag
         refuse_unknown_slices(gates, (case.tags for case in module.cases))
-    metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])
+    cases = [*module.cases, *map(as_repeat, module.repeats, module.repeats.values())] if asks else module.cases
+    metafunc.parametrize("case", cases, ids=[case.id for case in cases])
 
 
 def _parametrize_once(metafunc: pytest.Metafunc, value: object, name: str, *marks: pytest.MarkDecorator) -> None:

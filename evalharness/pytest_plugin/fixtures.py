@@ -121,7 +121,8 @@ def results_of(record: ItemRecord, outcomes: Sequence[Outcome]) -> list[Generati
         else:
             record.invalid, record.cause = failures[0].problem, failures[0].cause
         end_without_verdict(record)
-    return [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
+    record.answers = results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
+    return results
 
 
 def stop_for(session: pytest.Session, error: RecordError) -> BaseException:
@@ -190,7 +191,7 @@ class FixturePrefill:
     def prefill(self, item: pytest.Function, record: ItemRecord) -> None:
         """Set `case`, `request`, `score`, `details`, an open engine, and places for the generations."""
         ours, values = self._ours(item), item.funcargs
-        values["case"] = record.case
+        values["case"] = record.case if record.original is None else record.original
         values["request"] = request_of(item)
         if "score" in ours:
             values["score"] = Score(record)

@@ -33,7 +33,7 @@ from evalharness.pytest_plugin.last_screen import EqualFailures, darken_last_lin
 from evalharness.pytest_plugin.options import asked_on_command_line
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
 from evalharness.report.text import plural, terminal_text
-from evalharness.runs.partial import part_texts
+from evalharness.runs.partial import NOT_ASKED, part_texts
 from evalharness.runs.run_file import read_run
 from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import Row, RunFile
@@ -55,7 +55,9 @@ def announce(state: EvalSession) -> str:
     context, registry = state.context, state.registry
     engines = ", ".join(registry.engine_ids)
     workers = f", {context.num_workers} workers" if context.num_workers > 1 else ""
-    tests = plural(len(state.execution.plan.units), "eval test")
+    num_repeats = sum(unit.repeat > 0 for unit in state.execution.plan.units.values())
+    tests = plural(len(state.execution.plan.units) - num_repeats, "eval test")
+    tests += f" and {plural(num_repeats, 'repeat')} (--noise)" if num_repeats else ""
     line = f"evalharness: {tests} on {engines}{workers}; run {context.run.run_id} -> {context.run_dir}"
     resumed = [] if context.resumed is None else [context.resumed.announcement]
     notices = [*choices_of_auto(registry.known_engines), *resumed, *registry.notices]
@@ -173,6 +175,8 @@ class Reporting:
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, Any] | None:
         """Give misses and invalid samples names and letters of their own."""
         facts = getattr(report, "evalharness", None)
+        if getattr(report, "evalharness_repeat", False):
+            return ("repeated", "", "REPEATED") if report.when == "call" else ("", "", "")
         if facts is None or hasattr(report, "wasxfail"):
             return None
         if facts["outcome"] == "miss":
@@ -182,6 +186,8 @@ class Reporting:
             return "failed" if report.failed else "invalid", "i", ("INVALID", {"yellow": True})
         if facts["outcome"] == "skip" and (facts["problem"] or "").startswith(NOT_RUN):
             return "not run", "", ("NOT RUN", {"yellow": True})
+        if facts["outcome"] == "skip" and (facts["problem"] or "").startswith(NOT_ASKED):
+            return "not asked", "", ("NOT ASKED", {})
         return None
 
     @pytest.hookimpl(trylast=True)

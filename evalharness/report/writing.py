@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from evalharness.analysis.judge import judged_run
+from evalharness.analysis.noise import measured_noise
 from evalharness.api.errors import BROKEN, RecordError
 from evalharness.report.csv import SampleNames, write_report_csv, write_samples_csv
 from evalharness.report.markdown import markdown_report
@@ -163,9 +164,10 @@ def rebuild_run(run_dir: Path) -> bool:
     if run.get("finished_at"):
         return True  # only its samples were lost
     entries = engine_entries(engines.values(), records.engine_lines)
+    noise = measured_noise(rows, list(records.repeats.values()))
     judged: RunFile = {
         "rebuilt": True,
-        **judged_run(records, rows, entries, interrupted=_UNFINISHED, unfinished=_UNFINISHED),
+        **judged_run(records, rows, entries, interrupted=_UNFINISHED, unfinished=_UNFINISHED, noise=noise),
         "aggregates": [],
         "tables": [],
         "outputs": [],

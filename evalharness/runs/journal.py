@@ -14,6 +14,7 @@
                              {"kind": "problem", …}      what the run could not do
                              {"kind": "worker_exit", …}  why a worker ends itself: its engine is beyond repair
                              {"kind": "row", …}          one finished test
+                             {"kind": "repeat", …}       the same of a repeat (--noise), which is no row of samples.jsonl
 A row has no options, group and tags of its own where they are those that the journal's latest line of its eval gives for all
 its rows, and for its case; nor a number of samples. samples.jsonl has them in every row.
 Where a case was asked in steps, `steps` in its generation or failure says how many requests each step had; the latest step
@@ -115,7 +116,7 @@ class Journal:
     @overload
     def write(self, kind: Literal["problem", "worker_exit"], values: ProblemLine) -> None: ...
     @overload
-    def write(self, kind: Literal["row"], values: Row) -> None: ...
+    def write(self, kind: Literal["row", "repeat"], values: Row) -> None: ...
     @overload
     def write(self, kind: Literal["crash"], values: CrashLine) -> None: ...
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
@@ -132,6 +133,10 @@ class Journal:
                 raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
         except (TypeError, ValueError, RecursionError) as error:
             raise RecordError(f"a {kind} line cannot be recorded: {error}; options, tags and scores must be plain JSON data") from error
+        self.append(line)
+
+    def append(self, line: bytes) -> None:
+        """Append whole lines as they are. Raises `RecordError`."""
         num_left = len(line)
         try:
             with self._lock:

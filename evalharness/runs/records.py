@@ -18,6 +18,7 @@ from evalharness.api.errors import RecordError
 from evalharness.api.garbage import collector
 from evalharness.runs.journal import Line, encode, read_journal, read_lines, session_of
 from evalharness.runs.line_types import check_line
+from evalharness.runs.repeats import split_repeat
 from evalharness.runs.schema import (
     CaseFacts,
     Collected,
@@ -31,7 +32,7 @@ from evalharness.runs.schema import (
     UnitLine,
     WorkerEntry,
 )
-from evalharness.runs.workers import EngineTotals, WorkerTimes
+from evalharness.runs.workers import EngineTotals, WorkerTimes, engine_costs
 
 EvalKey: TypeAlias = "tuple[str, str, str]"
 """worker, engine, eval."""
@@ -167,6 +168,8 @@ class RunRecords:
     throughput: EngineTotals = field(default_factory=EngineTotals)
     workers: WorkerTimes = field(default_factory=WorkerTimes)
     rows: dict[str, Row] = field(default_factory=dict)
+    repeats: dict[str, Row] = field(default_factory=dict)
+    """Rows of repeats (--noise) by node id; `case_id` is the case's own."""
     cases: dict[EvalKey, dict[str, CaseRecords]] = field(default_factory=dict)
     """By case id."""
 
@@ -189,7 +192,7 @@ def read_case(journal: Path, engine: str, eval_name: str, case_id: str) -> CaseR
     """Return what a journal, to which another thread may be appending, has of one case."""
     reader = _Reader()
     for line in read_journal(journal):
-        if line.values.get("case_id") == case_id and line.values["kind"] != "row":
+        if line.values.get("case_id") == case_id and line.values["kind"] not in ("row", "repeat"):
             reader.add(line)
     return reader.records.cases.get((journal.stem, engine, eval_name), {}).get(case_id, CaseRecords())
 
@@ -241,7 +244,9 @@ class _Reader:
             failure = cast("OutcomeLine", values)
             self._add_outcome(worker, failure, Failed(failure["failure"], failure["problem"], failure.get("cause")))
         elif kind == "row":
-            self._add_row(worker, values)
+            self._add_row(worker, values, self.records.rows)
+        elif kind == "repeat":
+            self._add_row(worker, values, self.records.repeats)
         elif kind == "engine":
             engine: EngineLine = {**cast("EngineLine", values), "worker": values.get("worker", worker)}
             records.workers.add_engine(worker, engine)
@@ -260,7 +265,7 @@ class _Reader:
             records.throughput.start_unit(worker)
         elif kind == "unit":
             unit = cast("UnitLine", values)
-            records.throughput.end_unit(worker, unit["engine"], unit["generation_s"])
+            records.throughput.end_unit(worker, unit["engine"], unit["generation_s"], unit.get("work") or {})
             records.workers.end_unit(worker, unit)
 
     def _begin(self, path: Path) -> None:
@@ -287,7 +292,7 @@ class _Reader:
         shared = None if around is None else self._arounds.setdefault(around, around)
         recorded = Recorded(made, line.path, line.offset + start, end - start, shared)
         if not values.get("copied"):  # else it is in the journal of a worker that died, which also took the time for it
-            self.records.throughput.add_generation(worker, values["engine"], cast("Generation", recorded))
+            self.records.throughput.add_generation(worker, values["engine"], made)
         return recorded
 
     def _add_outcome(self, worker: str, values: OutcomeLine, outcome: Recorded | Failed) -> None:
@@ -304,27 +309,31 @@ class _Reader:
             steps[values["step"], values["request"]] = outcome
             case.in_steps = steps
 
-    def _add_row(self, worker: str, values: dict[str, Any]) -> None:
+    def _add_row(self, worker: str, values: dict[str, Any], rows: dict[str, Row]) -> None:
         facts = self._eval_facts.get((worker, values["eval"]), _NO_FACTS)
-        values = {"test": "", "scores": {}, "problem": None, "started_at": None, **values}
         num_samples = values.pop("num_samples", None)
         # The parser makes new objects for keys and texts of every line; there are many rows.
         shared = _SharedKeys().__dict__
         for name, value in values.items():
             shared[sys.intern(name)] = sys.intern(value) if name in _REPEATED and type(value) is str else value
+        for name, default in (("test", ""), ("scores", {}), ("problem", None), ("started_at", None)):
+            shared.setdefault(name, default)
         row = cast("Row", shared)
         scores = shared.get("scores")
         if type(scores) is dict and all(type(value) is float and value in (0.0, 1.0) for value in scores.values()):
             row["scores"] = self._scores.setdefault(repr(scores), row["scores"])  # yes or no: the same in many rows
         row.setdefault("worker", worker)
+        case_id = row["case_id"]
+        if rows is self.records.repeats:
+            row["case_id"] = sys.intern(split_repeat(case_id)[0])
         for name, value in facts.cases.get(row["case_id"], {}).items():
             shared.setdefault(name, value)
         if num_samples is None:
             num_samples = 1 if "options" in row else facts.num_samples
         if facts.options is not None:
             row.setdefault("options", facts.options)
-        self.records.rows[row["nodeid"]] = row
-        case = self.records.cases.get((worker, row["engine"], row["eval"]), {}).get(row["case_id"])
+        rows[row["nodeid"]] = row
+        case = self.records.cases.get((worker, row["engine"], row["eval"]), {}).get(case_id)
         set_generations(row, case or CaseRecords(), num_samples)
 
 
@@ -367,4 +376,9 @@ class GenerationFacts(TypedDict):
 def generation_facts(records: RunRecords) -> GenerationFacts:
     """Return the facts for run.json about how the generations were made."""
     workers = records.workers
-    return {"throughput": records.throughput.entries(), "workers": workers.entries(), "durations": workers.durations()}
+    seconds, costs = workers.seconds(), engine_costs(records.engine_lines)
+    throughput = [
+        cast("Throughput", {**entry, **seconds.get(entry["engine"], {}), "cost": costs.get(entry["engine"], {})})
+        for entry in records.throughput.entries()
+    ]
+    return {"throughput": throughput, "workers": workers.entries(), "durations": workers.durations()}

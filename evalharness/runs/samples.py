@@ -14,6 +14,7 @@ from evalharness.api.errors import RecordError
 from evalharness.runs.files import write_atomically
 from evalharness.runs.journal import encode, parse_nodeid, parse_plain, plain_eval
 from evalharness.runs.records import Recorded, RunRecords, set_generations
+from evalharness.runs.repeats import repeat_number
 from evalharness.runs.schema import EngineEntry, EvalEntry, EvalLine, Row
 
 NOT_RUN = "not run: "
@@ -101,7 +102,7 @@ def write_rows(
     """
     evals = records.evals
     # The controller of workers knows only ids, and another test's id may look like an eval's.
-    of_evals = [nodeid for nodeid in nodeids if not evals or nodeid.partition("::")[0] in evals]
+    of_evals = [nodeid for nodeid in nodeids if (not evals or nodeid.partition("::")[0] in evals) and not repeat_number(nodeid)]
     of_evals += [nodeid for nodeid in plain if parse_plain(nodeid, engines) is not None]
     rows = merge_rows(records, of_evals, missing_row(engines, evals, run_id, reason))
     note_crashes(records, rows, crashes)
@@ -135,13 +136,14 @@ def missing_row(engines: Mapping[str, EngineEntry], evals: Mapping[str, EvalLine
             "eval": name if plain is None else plain_eval(node.path, beside_eval=node.path in evals),
             "test": node.test,
             "case_id": case_id,
-            "group": facts.get("group"),
-            "tags": facts.get("tags", {}),
             "engine": node.engine,
             "checkpoint": engines[node.engine]["checkpoint"],
             "backend": engines[node.engine]["backend"],
             "outcome": "skip",
             "problem": f"{NOT_RUN}{reason}",
+            "group": facts.get("group"),
+            "tags": facts.get("tags", {}),
+            **({"stratum": facts["stratum"]} if "stratum" in facts else {}),
             "scores": {},
             "generation": None,
             "prompt_sha256": None,

@@ -59,6 +59,7 @@ LOADING: dict[str, Any] = {
     "vllm.trust_remote_code": True,
     "vllm.dtype": "bfloat16",
     "vllm.enforce_eager": False,
+    "vllm.batch_invariant": True,
     "vllm.extra": (("max_num_seqs", 3),),
     "vllm.tune": True,
     "server.server": "openai",

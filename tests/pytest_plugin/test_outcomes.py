@@ -9,6 +9,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from evalharness.api.errors import BROKEN
+from evalharness.report.html.run_before import HEAD
+from evalharness.runs.run_file import sample_lines
 from tests.pytest_plugin.hostile_text import TEXTS
 from tests.pytest_plugin.project import MARK, Project, Run, eval_module
 
@@ -187,6 +189,11 @@ class TestEveryOutcome:
         names = {path.name for path in every_outcome.run_dir.iterdir()}
         assert names == {"run.json", "journal", "samples.jsonl", "report.md", "report.csv", "samples.csv", "report.html"}
         assert f"report: {every_outcome.run_dir / 'report.md'}" in every_outcome.output
+
+    def test_the_first_keys_of_every_row_are_those_that_the_next_run_looks_for(self, every_outcome: Run) -> None:
+        lines = list(sample_lines(every_outcome.run_dir))
+        assert lines
+        assert all(map(HEAD.match, lines))
 
     def test_a_gate_on_the_minority_that_could_be_judged_does_not_pass(self, every_outcome: Run) -> None:
         gate = every_outcome.gate("length >= 1")

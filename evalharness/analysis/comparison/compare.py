@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.analysis.comparison.sheets import CaseLine, Score, Sheet, Side, domains_apart, mark_of, score_of
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED
+from evalharness.analysis.statistics.noise import Noise, detectable_over, floor_of
 from evalharness.analysis.statistics.paired import LEVEL, PairedChange, detectable_difference, holm, paired_changes, smallest_p
 from evalharness.api.checks import excerpt, short_hash
 from evalharness.api.errors import ComparisonError
@@ -70,6 +72,10 @@ def differences(base: Side, candidate: Side) -> list[Difference]:
     for key, sheet in candidate.sheets.items():
         if key in base.sheets:
             all_differences += _of_sheets(base.sheets[key], sheet)
+    for side in (base, candidate):
+        for name in side.stopped:
+            text = f"{side.label} stopped when it was certain, after {side.parts.get(name, name)}: a weighted draw"
+            all_differences.append(Difference("stopped when certain", text, True))
     all_differences += _of_facts(_shown(base, candidate), _shown(candidate, base), is_grave=False)
     all_differences += _of_weights(base, candidate)
     for side, other in ((base, candidate), (candidate, base)):
@@ -189,7 +195,8 @@ def _short(value: object) -> str:
 
 
 REGRESSED, IMPROVED, CHANGED = "regressed", "improved", "changed"
-SAME, NOT_ENOUGH = "no difference shown", "not enough data"
+SAME, WITHIN_NOISE, NOT_ENOUGH = "no difference shown", "within noise", "not enough data"
+"""Within noise: a difference that two runs of one checkpoint would show as well, whatever its p value."""
 WORTH_SHOWING = 0.1
 """A score of 0…1 that could not have shown a difference of this size has not enough data to say that there is none."""
 CATEGORY = "category"
@@ -215,6 +222,8 @@ class MetricChange:
     p_corrected: float = 1.0
     detectable: float = math.nan
     """Smallest true difference that would have been shown with a chance of 80 %; NaN where that is not known."""
+    floor: float = math.nan
+    """How far noise alone moves such a difference, at the level of `detectable`; NaN where no side has measured it."""
     verdict: str = NOT_ENOUGH
 
 
@@ -265,6 +274,11 @@ class Comparison:
             return NOT_ENOUGH
         return next((verdict for verdict in (REGRESSED, IMPROVED, CHANGED) if verdict in verdicts), SAME)
 
+    @property
+    def has_noise(self) -> bool:
+        """Whether a side has measured the noise of its scores."""
+        return bool(self.base.noise or self.candidate.noise)
+
 
 def compare(
     base: Side,
@@ -274,12 +288,16 @@ def compare(
     go_on: str = "compare with --anyway",
     lower_is_better: Collection[str] = (),
     only: Collection[str] = (),
+    num_families: int = 1,
     seed: int = DEFAULT_SEED,
+    level: float = LEVEL,
 ) -> Comparison:
     """Return the comparison of two sides. Raises `ComparisonError` if they cannot be paired or their requests differ.
 
     `anyway` turns differences in requests and judging into warnings, and `go_on` says how; without a common case the comparison is still
-    refused. `only`: the metrics to test and correct for, all if empty ("category": the marks by category).
+    refused. `only`: the metrics to test and correct for, all if empty ("category": the marks by category). `num_families`: of how many
+    comparisons this is one, which all together may give a false alarm by noise with a chance of 5 % (where noise was measured).
+    `level`: the chance of a false alarm otherwise.
     """
     common = [key for key in candidate.sheets if key in base.sheets]
     if not common:
@@ -316,8 +334,9 @@ def compare(
         metrics += _changes(question, ("", ""), lines)
         slices += _slices(question, lines)
         cases += _cases(base.sheets[key], candidate.sheets[key], ways)
-    judged, num_tests = _judged(metrics)
-    judged_slices, num_slice_tests = _judged(slices)
+    noise = partial(_noises, base, candidate)
+    judged, num_tests = _judged(metrics, noise, num_families, level)
+    judged_slices, num_slice_tests = _judged(slices, noise, num_families, level)
     cases.sort(key=_worst_first)
     return Comparison(base, candidate, all_differences, coverage, judged, judged_slices, cases, num_tests, num_slice_tests, seed)
 
@@ -374,25 +393,46 @@ def _slices(question: _Test, lines: Sequence[Pair]) -> Iterator[MetricChange]:
             yield from _changes(question, (CATEGORY, category), part, {CATEGORY_METRIC: mark_of(category)})
 
 
-def _judged(changes: Sequence[MetricChange]) -> tuple[list[MetricChange], int]:
+Noises: TypeAlias = "Callable[[MetricChange], Sequence[Noise]]"
+
+
+def _noises(base: Side, candidate: Side, change: MetricChange) -> list[Noise]:
+    """Return the noise of a score on both sides; where one has not measured it, that of the other stands for it."""
+    key = change.eval, change.test, change.metric
+    known = [side.noise[key] for side in (base, candidate) if key in side.noise]
+    return known * 2 if len(known) == 1 else known
+
+
+def _judged(changes: Sequence[MetricChange], noises: Noises, num_families: int, level: float) -> tuple[list[MetricChange], int]:
     """Return the changes with corrected p values and verdicts, and the number of tests corrected for."""
     corrected, num_tests = holm(
-        [change.change.p for change in changes], [smallest_p(change.change.num_changed_groups) for change in changes]
+        [change.change.p for change in changes], [smallest_p(change.change.num_changed_groups) for change in changes], level
     )
-    return [_with_verdict(change, p, num_tests) for change, p in zip(changes, corrected, strict=True)], num_tests
+    judged = [
+        _with_verdict(change, p, num_tests, noises(change), num_families, level) for change, p in zip(changes, corrected, strict=True)
+    ]
+    return judged, num_tests
 
 
-def _with_verdict(change: MetricChange, p_corrected: float, num_tests: int) -> MetricChange:
-    paired = change.change
-    detectable = detectable_difference(paired.standard_error, LEVEL / num_tests) if paired.num_groups > 1 else math.nan
-    if p_corrected <= LEVEL and paired.difference:
+def _with_verdict(
+    change: MetricChange, p_corrected: float, num_tests: int, noises: Sequence[Noise], num_families: int, level: float
+) -> MetricChange:
+    paired, floor = change.change, math.nan
+    detectable = detectable_difference(paired.standard_error, level / num_tests) if paired.num_groups > 1 else math.nan
+    if noises and paired.num_pairs:
+        floor = floor_of(noises, paired.num_pairs, level=LEVEL / num_tests / num_families)
+        detectable = max(detectable, detectable_over(floor, paired.standard_error, level / num_tests))
+    is_noise = 0 < abs(paired.difference) <= floor
+    if p_corrected <= level and paired.difference and not is_noise:
         better = (paired.difference > 0) == (change.direction == "higher")
         verdict = CHANGED if change.direction == "none" else IMPROVED if better else REGRESSED
-    elif smallest_p(paired.num_groups) > LEVEL / num_tests or (change.is_bounded and not detectable <= WORTH_SHOWING):
+    elif is_noise and p_corrected <= level:
+        verdict = WITHIN_NOISE
+    elif smallest_p(paired.num_groups) > level / num_tests or (change.is_bounded and not detectable <= WORTH_SHOWING):
         verdict = NOT_ENOUGH
     else:
-        verdict = SAME
-    return replace(change, p_corrected=p_corrected, detectable=detectable, verdict=verdict)
+        verdict = WITHIN_NOISE if is_noise else SAME
+    return replace(change, p_corrected=p_corrected, detectable=detectable, floor=floor, verdict=verdict)
 
 
 def _cases(base: Sheet, candidate: Sheet, directions: Mapping[str, str]) -> Iterator[CaseChange]:

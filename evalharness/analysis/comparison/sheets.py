@@ -6,13 +6,16 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.analysis.statistics.overlap import Overlap
 from evalharness.runs.journal import readable
 from evalharness.runs.judging import row_reference, shown_reference
 from evalharness.runs.schema import JUDGED, GateVerdict, Generation, Row, generations_of, mapping, text_of
+
+if TYPE_CHECKING:
+    from evalharness.analysis.statistics.noise import Noise
 
 RATES = ("pass_rate", "length_rate", "empty_rate")
 """Rates that every test has and that a single case has a value of, 0 or 1."""
@@ -86,9 +89,13 @@ class Side:
     """By eval, test and metric: "lower" or "none" (no better direction), as the eval or a gate with `<` says."""
     parts: dict[str, str] = field(default_factory=dict)
     """Evals that its run does not hold whole, with what it has of each: "3 of 182 cases of stage_a"."""
+    stopped: tuple[str, ...] = ()
+    """Those of them that --until-certain ended."""
     gates: tuple[GateVerdict, ...] = ()
     """Those of this engine; baselines have none."""
     notes: tuple[str, ...] = ()
+    noise: dict[tuple[str, str, str], Noise] = field(default_factory=dict)
+    """By eval, test and metric; empty for a run without --noise."""
     source: str = ""
     checkpoint_path: str = ""
     """"" where it is not known, as in baselines."""
@@ -140,11 +147,12 @@ def sheets_by_engine(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], She
         sheet = engines.setdefault(text_of(row.get("engine")), {}).setdefault(key, Sheet(*key))
         if sheet.options is None and row.get("options"):
             sheet.options = _without_seed(row["options"])
-        sheet.cases[text_of(row.get("case_id"))] = _line(row)
+        sheet.cases[text_of(row.get("case_id"))] = line_of(row)
     return engines
 
 
-def _line(row: Row) -> CaseLine:
+def line_of(row: Row) -> CaseLine:
+    """Return what a comparison needs of a row."""
     generations = generations_of(row)
     texts = [text_of(sample.get("text")) for sample in generations]
     outcome = text_of(row.get("outcome"))

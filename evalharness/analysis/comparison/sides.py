@@ -3,7 +3,8 @@
 A baseline is one side as a small file that can be committed. It has scores, identities and hashes; no texts, no paths:
 
     {"format": "evalharness baseline", "version": 1, "run_id", "engine", "checkpoint", "fingerprint", "asked",
-     "circumstances", "directions", "tests": [{"eval", "test", "options", "code", "cases": [ids], "columns": {name: column}}]}
+     "circumstances", "directions", "noise" (of a run with --noise), "tests": [{"eval", "test", "options", "code", "cases": [ids],
+     "columns": {name: column}}]}
 
 A column has one value per case: {"values": [...], "at": "0120…"} (one character per case) where few values occur, else a
 list. Ten thousand cases of twenty scores take about a megabyte, most of it their ids.
@@ -17,18 +18,22 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, plain_score, sheets_by_engine
 from evalharness.analysis.gates import DIRECTIONS, Gate, parse_gate
+from evalharness.analysis.noise import noises_of
 from evalharness.api.checks import refuse_constant
 from evalharness.api.errors import BaselineError, ComparisonError, ConfigError, RecordError
 from evalharness.runs.files import read_whole, write_atomically
 from evalharness.runs.journal import readable
 from evalharness.runs.judging import code_of
-from evalharness.runs.partial import part_texts
+from evalharness.runs.partial import part_texts, stopped_evals
 from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import EngineEntry, Row, RunFile, entries_of, mapping, text_of
+
+if TYPE_CHECKING:
+    from evalharness.analysis.statistics.noise import Noise
 
 
 def read_side(text: str, prefer: str = "") -> Side:
@@ -135,6 +140,8 @@ def _side(run: RunFile, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Si
         },
         directions=_directions(run, sheets),
         parts=part_texts(run),
+        stopped=tuple(stopped_evals(run)),
+        noise=noises_of(mapping(run.get("noise")).get("measured"), engine) if run.get("noise") else {},
         gates=tuple(gate for gate in entries_of(run.get("gates")) if gate.get("engine") == engine),
     )
 
@@ -207,6 +214,8 @@ def baseline_json(side: Side) -> str:
     """Return the file's text, a line per column, so that a diff of two versions is readable."""
     head = {"format": FORMAT, "version": VERSION, **{name: getattr(side, name) for name in _FACTS}}
     head["directions"] = sorted([*key, way] for key, way in side.directions.items())
+    if side.noise:
+        head["noise"] = [_noise_json(key, noise) for key, noise in sorted(side.noise.items())]
     lines = [f"{_dumps(name)}:{_dumps(value)}" for name, value in head.items()]
     return "{" + ",\n".join(lines) + ',\n"tests":[' + ",\n".join(map(_test_json, side.sheets.values())) + "]}\n"
 
@@ -268,10 +277,16 @@ def read_baseline(path: Path) -> Side:
             **{name: values[name] for name in _FACTS},
             sheets={(sheet.eval, sheet.test): sheet for sheet in sheets},
             directions={(name, test, metric): way for name, test, metric, way in values["directions"]},
+            noise=noises_of(values["noise"]) if values.get("noise") else {},
             source=str(path),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise BaselineError(f"baseline {path} is damaged ({type(error).__name__}: {error}); bless the run again") from error
+
+
+def _noise_json(key: tuple[str, str, str], noise: Noise) -> dict[str, Any]:
+    values = {name: None if value != value else round(value, 9) for name, value in noise._asdict().items()}
+    return {**dict(zip(("eval", "test", "metric"), key, strict=True)), **values}
 
 
 def _sheet(test: Mapping[str, Any]) -> Sheet:

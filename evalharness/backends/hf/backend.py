@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from evalharness.backends.hf.shared_weights import SharedWeights
 from evalharness.backends.hf.weights import HfWeights
 from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
+from evalharness.backends.work import WorkSums
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class HfBackend:
     def _take(self, loaded: LoadedCheckpoint, source: WeightSource, shared: SharedModel | None) -> None:
         self._shared = shared
         self._runner: BatchRunner | None = None
+        self.work = WorkSums()
         model = loaded.model
         self._computing: Callable[[], AbstractContextManager[Any]] = self._without_settings if shared is None else shared.sampling
         self._settings: Mapping[str, Any] = {
@@ -157,7 +160,9 @@ class HfBackend:
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, soon after it has ended; the longest prompts of each window run first."""
         self.weights.require_usable()
-        runner = BatchRunner(self.weights.model, self.tokenizer, plugins, should_stop, self._grammars, self._computing, self._steps)
+        runner = BatchRunner(
+            self.weights.model, self.tokenizer, plugins, should_stop, self._grammars, self._computing, self.work, self._steps
+        )
         self._runner = runner
         try:
             for output in self._outputs(prompts, runner):
@@ -237,7 +242,10 @@ class HfBackend:
         prompts.sort(key=estimate)
         while prompts:
             batch = self.batch_sizes.take(prompts, estimate, prompts, self.weights.model.device)
+            since = time.monotonic()
             rows, refused = _sort_out(batch, self._row, runner)
+            if batch[0].has_images:
+                self.work.pictures(since, is_waited_for=True)
             yield from refused
             yield from self._run_rows(rows, runner)
 

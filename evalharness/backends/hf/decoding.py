@@ -7,6 +7,7 @@ no setting of a tokenizer can change it.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from evalharness.backends.hf._transformers import grows_freely, takes_dynamic_ca
 from evalharness.backends.hf.fixed_cache import FixedDecoder, Steps, Unfit, decode, why_not_fixed
 from evalharness.backends.hf.sampling import Grammars, OfBatch, TokenBans, WithoutPadding, processors_for
 from evalharness.backends.stops import RowEnd, trim_at_stop_id
+from evalharness.backends.work import WorkSums
 
 _LOOK_EVERY = 8
 """Steps from one count of finished rows to the next: on a GPU each makes the host wait."""
@@ -49,8 +51,9 @@ def _wishes(name: str, made: Any, rows: torch.Tensor) -> torch.Tensor:
 class RowEnds(transformers.StoppingCriteria):
     """Ends each row by itself at a stop string or at a plugin's wish.
 
-    `ended`: after how many tokens, by what, and the plugin's name. `should_stop` is asked in every step; `StopRequested` then ends the
-    batch. Where `rows_may_leave`, all rows are said to end once enough are finished: the batch is to go on without these.
+    `ended`: after how many tokens, by what, and the plugin's name. `on_step` is told the rows and the time of every step,
+    `should_stop` asked in each; `StopRequested` then ends the batch. Where `rows_may_leave`, all rows are said to end once enough are
+    finished: the batch is to go on without these.
     """
 
     def __init__(
@@ -63,8 +66,10 @@ class RowEnds(transformers.StoppingCriteria):
         should_stop: Callable[[], bool],
         *,
         rows_may_leave: bool = False,
+        on_step: Callable[[int, float], None] = lambda num_rows, now: None,
     ) -> None:
         num_rows = len(num_padding)
+        self._on_step = on_step
         self.ended: dict[int, tuple[int, StoppedBy, str | None]] = {}
         self._num_padding = tuple(num_padding)
         self._should_stop = should_stop
@@ -89,6 +94,7 @@ class RowEnds(transformers.StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         self._num_new = num_new = input_ids.shape[1] - self._width
+        self._on_step(self._num_rows, time.monotonic())
         if self._should_stop():
             raise StopRequested
         if self._going:
@@ -216,6 +222,7 @@ class BatchRunner:
     grammars: Grammars
     computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
     """What the model must be in while tokens are made."""
+    work: WorkSums = field(default_factory=WorkSums)
     steps: Steps = field(default_factory=lambda: Steps(are_fixed=False))
     _at_work: list[RowEnds] = field(default_factory=list)
     """Of the running batch, if any."""
@@ -225,6 +232,7 @@ class BatchRunner:
 
         The rows' plans are equal apart from the seed. Raises `StopRequested`, and whatever torch and transformers raise.
         """
+        self.work.start()
         batch = _Batch(rows, self)
         self._at_work[:] = [batch.ends]
         try:
@@ -239,6 +247,7 @@ class BatchRunner:
                 yield from outputs
         finally:
             self._at_work.clear()
+            self.work.stop()
 
     def under_way(self) -> UnderWay:
         """Return what is generated now. For any thread."""
@@ -270,7 +279,8 @@ class _Batch:
         self._cache = None if stays_whole else selectable_cache(model)
         self._steps = runner.steps
         self._decoder = self._fixed_decoder(has_images=any(row.per_image for row in rows))
-        self.ends = RowEnds(self._width, plan, num_padding, tokenizer, plugins, runner.should_stop, rows_may_leave=self._cache is not None)
+        ending = (self._width, plan, num_padding, tokenizer, plugins, runner.should_stop)
+        self.ends = RowEnds(*ending, rows_may_leave=self._cache is not None, on_step=runner.work.step)
         banning = [plugin for plugin in plugins if plugin.bans_tokens]
         bans = [TokenBans(banning, tokenizer, grammars.vocab_size, len(rows))] if banning else []
         self._processors, self._raw = processors_for(

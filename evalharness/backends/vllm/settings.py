@@ -57,9 +57,11 @@ def check_engine_options(options: Iterable[tuple[str, Any]]) -> None:
 
 
 MAX_IMAGES_PER_PROMPT = 256
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES",
     "VLLM_ATTENTION_BACKEND",
+    BATCH_INVARIANT,
     "VLLM_CPU_KVCACHE_SPACE",
     "VLLM_CPU_OMP_THREADS_BIND",
     "VLLM_ENABLE_V1_MULTIPROCESSING",
@@ -88,7 +90,23 @@ def set_environment_defaults() -> None:
         os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 
 
-def device_type() -> str:
+_set_here: set[str] = set()
+
+
+def set_batch_invariance(*, wanted: bool) -> None:
+    """Set vLLM's switch for the engine that starts next, or take back what an engine before it set; the user's own stays.
+
+    Kernels look at it when vLLM is imported, and engine processes get it when they start.
+    """
+    if wanted and os.environ.get(BATCH_INVARIANT) != "1":
+        os.environ[BATCH_INVARIANT] = "1"
+        _set_here.add(BATCH_INVARIANT)
+    elif not wanted and BATCH_INVARIANT in _set_here:
+        _set_here.clear()
+        del os.environ[BATCH_INVARIANT]
+
+
+def device_type(*, batch_invariant: bool = False) -> str:
     """Return what vLLM runs on here: "cpu", "cuda", …; imports vLLM, whose defaults in the environment are set before.
 
     `MissingDependency` where it cannot be imported.
@@ -96,6 +114,7 @@ def device_type() -> str:
     from evalharness.backends.torchvision_cpu import register_missing_operators
 
     set_environment_defaults()
+    set_batch_invariance(wanted=batch_invariant)
     try:
         with collector(on=False):
             register_missing_operators()
@@ -115,6 +134,10 @@ def engine_arguments(
     `device_type`: "cpu" or "cuda", what vLLM runs on here. `UnsupportedOption` for an option that vLLM cannot honour.
     """
     _refuse_unsupported(config, device_type)
+    if options.batch_invariant and device_type != "cuda":
+        raise UnsupportedOption(
+            f"vLLM's batch-invariant mode has kernels for GPUs only, and vLLM runs on {device_type!r} here; leave --batch-invariant out"
+        )
     arguments: dict[str, Any] = {
         "model": config.model_name_or_path,
         "trust_remote_code": config.trust_remote_code or options.trust_remote_code,

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from evalharness.analysis.eval_functions import EvalFunctions, across_engines, aggregate_rows, noting_failure, table_entries, write_outputs
-from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_run
+from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_run, num_regression_gates
+from evalharness.analysis.noise import measured_noise
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
 from evalharness.config.options import DECODING
 from evalharness.pytest_plugin._pytest_internals import import_module
@@ -99,13 +100,22 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     outputs, has_spot_checks = write_outputs(functions, rows, run_dir, context.run, problems)
     at_start = state.run_file_at_start
     baseline, no_regression = at_start.get("baseline"), None
+    noise = measured_noise(rows, list(records.repeats.values()))
     if baseline is not None:
         path = Path(baseline["path"]) if baseline["path"] else None
         facts: RunFile = {**at_start, "engines": entries, "evals": eval_entries(records, rows)}
-        no_regression = RegressionJudge(path, facts, baseline["problem"], anyway=context.run.accept_changes)
+        if noise:
+            facts["noise"] = noise
+        num_gates = num_regression_gates(records.evals, rows)
+        anyway, margin = context.run.accept_changes, context.run.until_certain or None
+        no_regression = RegressionJudge(path, facts, baseline["problem"], anyway=anyway, num_gates=num_gates, margin=margin)
     why_not_run = interrupted or origin.why_not_run
-    judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression)
+    judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression, noise=noise)
     across.remark(judged["gates"])
+    if context.run.until_certain and no_regression is not None:
+        from evalharness.analysis.judge_certain import tables_of_limits  # loads numpy
+
+        tables += tables_of_limits(judged["gates"])
     run: RunFile = {
         **at_start,
         **origin.facts,  # what was found out meanwhile

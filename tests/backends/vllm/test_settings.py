@@ -15,7 +15,14 @@ from evalharness.api.requests import GenerationFailure
 from evalharness.backends.vllm._internals import UNI_EXECUTOR
 from evalharness.backends.vllm.engine import EngineLog, ErrorFileHandler
 from evalharness.backends.vllm.sampling import completion_of
-from evalharness.backends.vllm.settings import check_engine_options, engine_arguments, pixel_budget_arguments, set_environment_defaults
+from evalharness.backends.vllm.settings import (
+    BATCH_INVARIANT,
+    check_engine_options,
+    engine_arguments,
+    pixel_budget_arguments,
+    set_batch_invariance,
+    set_environment_defaults,
+)
 from tests import vllm_installed
 from tests.backends.vllm_models import plan
 
@@ -62,6 +69,24 @@ def test_arguments_are_as_asked_else_as_the_device_takes_them(
     device_type: str, config: dict[str, Any], options: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
     assert arguments(device_type, VllmEngineOptions(**options), **config).items() >= wanted.items()
+
+
+def test_batch_invariance_needs_a_gpu() -> None:
+    invariant = VllmEngineOptions(batch_invariant=True)
+    with pytest.raises(UnsupportedOption, match=r"batch-invariant mode has kernels for GPUs only, and vLLM runs on 'cpu' here"):
+        arguments("cpu", invariant)
+    assert arguments("cuda", invariant) == arguments("cuda")
+
+
+@pytest.mark.parametrize(("users", "wanted", "after"), [(None, "1", None), ("1", "1", "1"), ("0", "1", None)], ids=["unset", "set", "off"])
+def test_batch_invariance_is_set_for_one_engine(monkeypatch: pytest.MonkeyPatch, users: str | None, wanted: str, after: str | None) -> None:
+    monkeypatch.setenv(BATCH_INVARIANT, users or "")
+    if users is None:
+        monkeypatch.delenv(BATCH_INVARIANT)
+    set_batch_invariance(wanted=True)
+    assert os.environ[BATCH_INVARIANT] == wanted
+    set_batch_invariance(wanted=False)
+    assert os.environ.get(BATCH_INVARIANT) == after
 
 
 def test_what_is_unset_is_left_to_vllm() -> None:

@@ -1,0 +1,120 @@
+"""The noise of a run, as its repeats (--noise) show it: how often and how much scores of one checkpoint differ from run to run.
+
+Knows nothing about pytest; loads numpy when it measures. `statistics/noise.py` has the formulas, docs/comparing.md their reasons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from evalharness.analysis.comparison.sheets import RATES, CaseLine, line_of
+from evalharness.runs.repeats import repeat_number
+from evalharness.runs.schema import JUDGED, NoiseEntry, NoiseFacts, Row, entries_of, text_of
+
+if TYPE_CHECKING:
+    from evalharness.analysis.statistics.noise import Noise
+
+ANSWER = "answer"
+"""The name under which the answers themselves are measured: whether their texts are the same."""
+
+Test: TypeAlias = "tuple[str, str, str]"
+"""Eval, test and engine."""
+Runs: TypeAlias = "dict[str, dict[int, CaseLine]]"
+"""By case, then by repeat: 0 is the case's own row."""
+
+
+def measured_noise(rows: Sequence[Row], repeats: Sequence[Row]) -> NoiseFacts | None:
+    """Return what the repeats of a run say, None where it has none; `rows` are the run's own, `repeats` those of `RunRecords`."""
+    if not repeats:
+        return None
+    again = {(_test(row), row["case_id"]) for row in repeats}
+    first = {(_test(row), row["case_id"]): row for row in rows if (_test(row), row["case_id"]) in again}
+    tests: defaultdict[Test, Runs] = defaultdict(dict)
+    for (test, case_id), row in first.items():
+        tests[test][case_id] = {0: line_of(row)}
+    num_judged = num_elsewhere = 0
+    for row in repeats:
+        own = first.get((_test(row), row["case_id"]))
+        if own is not None and own["outcome"] in JUDGED and row["outcome"] in JUDGED:
+            tests[_test(row)][row["case_id"]][repeat_number(row["nodeid"])] = line_of(row)
+            num_judged += 1
+            num_elsewhere += row.get("worker") != own.get("worker")
+    num_repeats = max(repeat_number(row["nodeid"]) for row in repeats)
+    counts = Counter((_test(row), name) for row in rows if row["outcome"] in JUDGED for name in (*row["scores"], *RATES))
+    return {
+        "repeats": num_repeats,
+        "num_judged": num_judged,
+        "num_lost": len(repeats) - num_judged,
+        "elsewhere": num_elsewhere / num_judged if num_judged else 0.0,
+        "measured": [entry for test, runs in tests.items() for entry in _entries(test, runs, num_repeats + 1, counts)],
+    }
+
+
+def _test(row: Row) -> Test:
+    return row["eval"], row["test"], row["engine"]
+
+
+def _entries(test: Test, cases: Runs, num_runs: int, counts: Mapping[tuple[Test, str], int]) -> Iterator[NoiseEntry]:
+    """Yield the noise of a test's answers, then that of each of its scores; counts (`num_…`) are neither better nor worse."""
+    from evalharness.analysis.statistics.noise import flip_shares, floor_of, noise_of
+
+    names = dict.fromkeys(name for runs in cases.values() for line in runs.values() for name in line.scores if not name.startswith("num_"))
+    groups = [runs[0].group for runs in cases.values()]
+    answers: dict[str, float] = {}
+    for name in (ANSWER, *names):
+        values = [[_value(runs.get(number), name, answers) for number in range(num_runs)] for runs in cases.values()]
+        noise = noise_of(values, groups)
+        if noise is None:
+            continue
+        variance, between = (0.0, 0.0) if name == ANSWER else (noise.variance, noise.between)
+        noise = noise._replace(variance=variance, between=between)
+        shares = zip(cases, flip_shares(values), strict=True)
+        yield {
+            **_names(test, name),
+            "flip_rate": noise.flip_rate,
+            "low": None if math.isnan(noise.low) else noise.low,
+            "high": None if math.isnan(noise.high) else noise.high,
+            "variance": variance,
+            "between": between,
+            "floor": floor_of([noise, noise], counts.get((test, name)) or noise.num_cases),
+            "num_cases": noise.num_cases,
+            "num_runs": noise.num_runs,
+            "flips": {case_id: round(float(share), 6) for case_id, share in shares if share > 0},
+        }
+
+
+def _names(test: Test, metric: str) -> NoiseEntry:
+    return {"eval": test[0], "test": test[1], "engine": test[2], "metric": metric}  # type: ignore[typeddict-item]
+
+
+def _value(line: CaseLine | None, name: str, answers: dict[str, float]) -> float:
+    """Return a case's value in one run, NaN where it has none; of an answer, a number that stands for its text."""
+    if line is None:
+        return math.nan
+    if name != ANSWER:
+        return line.scores.get(name, math.nan)
+    return math.nan if line.answer is None else answers.setdefault(line.answer, float(len(answers)))
+
+
+def noises_of(entries: Sequence[NoiseEntry] | None, engine: str | None = None) -> dict[tuple[str, str, str], Noise]:
+    """Return the noise of scores by eval, test and metric, of one engine if it is given; damaged entries are left out."""
+    from evalharness.analysis.statistics.noise import Noise
+
+    noises = {}
+    for entry in entries_of(entries):
+        values: Mapping[str, object] = entry
+        numbers = {name: _number(values.get(name)) for name in Noise._fields}
+        needed = [number for name, number in numbers.items() if name not in ("low", "high")]
+        if (engine is None or values.get("engine") == engine) and values.get("metric") != ANSWER and not any(map(math.isnan, needed)):
+            num_cases, num_runs = (int(numbers.pop(name)) for name in ("num_cases", "num_runs"))
+            key = text_of(entry.get("eval")), text_of(entry.get("test")), text_of(entry.get("metric"))
+            noises[key] = Noise(**numbers, num_cases=num_cases, num_runs=num_runs)
+    return noises
+
+
+def _number(value: object) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < 1e300 else math.nan  # type: ignore[arg-type,operator]
