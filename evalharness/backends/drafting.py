@@ -173,6 +173,12 @@ class _Row:
     has_ended: bool = False
     places: dict[tuple[int, ...], list[int]] | None = None
 
+    def follow(self, tokens: Sequence[int], place: int, kind: str) -> None:
+        """Follow these tokens from this place on; what was learned of another kind of draft says nothing of this one."""
+        if kind != self.kind:
+            self.own = _Experience(0.0, 0.0)
+        self.tokens, self.place, self.kind = tokens, place, kind
+
 
 class Drafter:
     """Drafts for the answers of one engine, by their names. `longest`: tokens that it checks for an answer in one step."""
@@ -234,9 +240,9 @@ class Drafter:
         elif place is None:
             self._find(row)
             if row.place is None and differs and was_own and row.last_place < len(row.draft):
-                row.place, row.tokens, row.kind = row.last_place, row.draft, "guess"  # as if one token stood for another
+                row.follow(row.draft, row.last_place, "guess")  # as if one token stood for another
         elif was_own and len(new_ids) > 1:
-            row.kind = "draft"
+            row.follow(row.draft, place, "draft")
 
     def _find(self, row: _Row) -> None:
         """Set the row's place where its last tokens stood before: in its own draft as near as can be, else in other answers."""
@@ -246,12 +252,11 @@ class Drafter:
                 for end in range(NUM_MATCHED, len(row.draft)):
                     row.places.setdefault(tuple(row.draft[end - NUM_MATCHED : end]), []).append(end)
             if places := row.places.get(tuple(row.text[-NUM_MATCHED:])):
-                row.place = row.last_place = min(places, key=lambda place: abs(place - row.last_place))
-                row.tokens, row.kind = row.draft, "found"
+                row.last_place = min(places, key=lambda place: abs(place - row.last_place))
+                row.follow(row.draft, row.last_place, "found")
                 return
         if row.place is None and (found := self._others.find(tuple(row.text[-NUM_MATCHED_ELSEWHERE:]))) is not None:
-            row.tokens, row.place = found
-            row.kind = "elsewhere"
+            row.follow(*found, "elsewhere")
 
     def draft(self, name: str, room: int) -> list[int]:
         """Return the next tokens as they will probably be, at most `room`; nothing where it would not pay."""

@@ -126,7 +126,7 @@ class VllmBackend:
 
     def _count_drafts(self, *, is_last: bool) -> None:
         """Add what has become of drafts to the engine's work: now and then, and with the last answers that run."""
-        if self._has_drafts and (is_last or time.monotonic() - self._drafts_counted_at > COUNT_DRAFTS_EVERY_S):
+        if is_last or time.monotonic() - self._drafts_counted_at > COUNT_DRAFTS_EVERY_S:
             self._drafts_counted_at = time.monotonic()
             self.work.add(self._engine.draft_counts().as_work())
 
@@ -218,7 +218,8 @@ class VllmBackend:
                 if running:
                     num_finished, num_tokens = 0, 0
                     news = self._engine.step()
-                    self._count_drafts(is_last=len(news) >= len(running))
+                    if self._has_drafts:
+                        self._count_drafts(is_last=sum(output.finished for output in news) >= len(running))
                     for completion in self._completions(news, running):
                         if should_stop():
                             return
