@@ -25,7 +25,8 @@ from evalharness.checkpoints.file_hashes import told_of_reading
 from evalharness.config import RunConfig
 from evalharness.pytest_plugin._pytest_internals import change_crash_message, check_expressions
 from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of, on_command, send_event
-from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards
+from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards, will_collect_evals
+from evalharness.pytest_plugin.distributed.home import TAKE, Home
 from evalharness.pytest_plugin.distributed.worker import (
     LEAVE_OUT,
     ORDER,
@@ -292,9 +293,13 @@ def pytest_configure(config: pytest.Config) -> None:
         engines = None if given["engines"] is None else [EngineSpec.from_json(values) for values in given["engines"]]
         worker: str = config.workerinput["workerid"]  # type: ignore[attr-defined]
         run = RunConfig.from_json(given["run"])
-        resumed = Resumption.read(Path(run.report_dir) / run.run_id, given["session"]) if given["session"] else None
+        run_dir = Path(run.report_dir) / run.run_id
+        home = Home(config, run_dir, given["recorded"]) if "recorded" in given else None
+        recorded_in = run_dir if home is None else home.recorded_in
+        resumed = Resumption.read(recorded_in, given["session"]) if given["session"] else None
         cards = None if given["cards"] is None else tuple(given["cards"])
-        state = _session(RunContext(run, config.rootpath, worker, given["num_workers"], resumed, cards), engines, given["edges"])
+        context = RunContext(run, config.rootpath, worker, given["num_workers"], resumed, cards, home)
+        state = _session(context, engines, given["edges"])
     else:
         in_workers = config.getoption("dist", "no") != "no" and not runs_nothing(config)
         num_workers = num_workers_of(config) if in_workers else 0
@@ -360,6 +365,15 @@ def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLo
 def _given(config: pytest.Config) -> Any:
     """Return the controller's settings for this worker, None in other processes."""
     return getattr(config, "workerinput", {}).get("evalharness")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    """Take all of a Ray cluster where -n does not say how much of it; before xdist reads -n."""
+    says_nothing = getattr(config.option, "numprocesses", 0) is None and not hasattr(config, "workerinput")
+    if says_nothing and not config.option.help and will_collect_evals(config) and resolve_run_config(config).executor == "ray":
+        config.option.numprocesses = "auto"
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -447,8 +461,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         elif context.is_worker:
             execution.units.units_ahead = units_ahead(session, plan)
             install_stop_command(session)
-            if _given(config)["heartbeat"] is not None:
-                state.heartbeat = start_heartbeat(execution, Path(_given(config)["heartbeat"]))
+            if context.home is not None:
+                home = context.home
+                on_command(config, TAKE, lambda arguments: home.put(arguments["files"]))
+            if _given(config)["has_heartbeat"]:
+                state.heartbeat = start_heartbeat(config, execution)
             state.sender = start_sending(config, execution)
     except EvalHarnessError as error:
         raise pytest.UsageError(redactor().text(str(error))) from error

@@ -78,10 +78,25 @@ class _Worker:
 
 
 class UnitScheduler:
-    """xdist's scheduling protocol over work units; a test without an eval is a unit of its own."""
+    """xdist's scheduling protocol over work units; a test without an eval is a unit of its own.
 
-    def __init__(self, num_nodes: int, assign: AssignUnits, estimate: Estimate = count_tests, judge: CrashJudge | None = None) -> None:
+    Work is handed out once `num_nodes` workers have collected. `num_expected()` counts those that are still to come, too: they get their
+    share. `hand_over` is called before a worker gets a unit that another one has begun.
+    """
+
+    def __init__(
+        self,
+        num_nodes: int,
+        assign: AssignUnits,
+        estimate: Estimate = count_tests,
+        judge: CrashJudge | None = None,
+        *,
+        num_expected: Callable[[], int] = lambda: 0,
+        hand_over: Callable[[Any, UnitKey], None] = lambda node, unit: None,
+    ) -> None:
         self._num_nodes = num_nodes
+        self._num_expected = num_expected
+        self._hand_over = hand_over
         self._assign = assign
         self._estimate = estimate
         self._judge = judge
@@ -248,6 +263,8 @@ class UnitScheduler:
         worker.is_alone = unit.is_taken_over
         if isinstance(key, UnitKey):
             worker.engine = key.engine
+            if unit.is_taken_over:
+                self._hand_over(worker.node, key)
         if first := [index for index in unit.indices if index in self._case_s]:
             self._case_s.update(dict.fromkeys(first, unit.seconds / len(first)))
             worker.num_cases += len(first)
@@ -270,7 +287,7 @@ class UnitScheduler:
                 return num
             key = max(units, key=lambda key: (not key.repeat, units[key]))
             able = [other.left_s for other in self._workers.values() if not other.node.shutting_down]
-            share_s = (sum(able) + sum(unit.seconds for unit in self._waiting.values())) / len(able)
+            share_s = (sum(able) + sum(unit.seconds for unit in self._waiting.values())) / max(len(able), self._num_expected())
             if worker.left_s + units[key] / 2 > share_s:
                 return num  # another worker has less to do, or will have
             self._send(worker, key)

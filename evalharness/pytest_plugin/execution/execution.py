@@ -156,10 +156,10 @@ class RunningUnits:
         return UnitWork(unit, module, self._plan.cases_left(unit, takeover.nodeids), takeover)
 
     def _runner(self, work: UnitWork, engine: Engine, *, is_ahead: bool = False) -> UnitRunner:
-        journal = self._context.journal
+        journal, home = self._context.journal, self._context.home
         self._num_begun += 1
         path = in_flight_path(journal.path, self._num_begun) if self._context.is_worker else None
-        in_flight = InFlight(path, work.unit, [case.id for case in work.cases])
+        in_flight = (InFlight if home is None else home.in_flight)(path, work.unit, [case.id for case in work.cases])
         line: UnitLine = {"engine": work.unit.engine, "eval": work.module.name}
         journal.write("unit_start", {**line, "ahead": True} if is_ahead else line)
         return UnitRunner(work, engine, journal, self._progress, in_flight)
