@@ -11,7 +11,8 @@ of the worst rule when to stop. Four parts:
 - **no difference**: the two sides swapped by groups at random: whatever "regressed" is claimed is a false alarm. Sets as they are, and of
   2,000 cases, drawn from the groups with replacement;
 - **a lost margin**: right cases made wrong, whole groups at a time, until exactly the margin is lost: "harmless" is false;
-- **planted drops** of 0, 1, 2, 5 and 10 points on sets of several sizes: how many cases a verdict takes.
+- **planted drops** of 0, 1, 2, 5 and 10 points on sets of several sizes: how many cases a verdict takes; and the same where cases that
+  changed between the baseline and a checkpoint before it are asked first, at several rates.
 """
 
 from __future__ import annotations
@@ -26,18 +27,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evalharness.analysis.certainty import EDGE_RATE, END_LEVEL, HARMLESS_LEVEL, REGRESSED_LEVEL
+from evalharness.analysis.certainty import EDGE_RATE, END_LEVEL, FEWEST_GROUPS, HARMLESS_LEVEL, MOST_EDGES, REGRESSED_LEVEL
 from evalharness.analysis.statistics.betting import Drawn, Sums, draw_order, wealth_against_loss, wealth_against_no_loss
 from evalharness.analysis.statistics.paired import sign_flip_p
 
 Array = Any
 PAIRS = Path(__file__).with_name("until_certain_pairs.csv")
 DROPS = (0.0, 0.01, 0.02, 0.05, 0.10)
-_MOST_EDGES = 1 / 3
 
 
 class Scores(NamedTuple):
-    """A set of cases with two sides' scores of one metric, and which cases are on the edge; all `(cases,)`."""
+    """A set of cases with two sides' scores of one metric, and which cases changed before the baseline; all `(cases,)`."""
 
     base: Array
     candidate: Array
@@ -82,7 +82,7 @@ def swapped(scores: Scores, generator: Any) -> Scores:
     """Return the set with the two sides of random groups swapped: on average, nothing is lost."""
     swap = generator.random(int(scores.groups.max()) + 1)[scores.groups] < 0.5
     base, candidate = np.where(swap, scores.candidate, scores.base), np.where(swap, scores.base, scores.candidate)
-    return scores._replace(base=base, candidate=candidate, edge=(base > 0) & (base < 1) | scores.edge & ~swap)
+    return scores._replace(base=base, candidate=candidate)
 
 
 def with_drop(scores: Scores, drop: float, generator: Any) -> Scores:
@@ -108,7 +108,8 @@ def asked(scores: Scores, margin: float, seed: int, edge_rate: float) -> Verdict
     """Return the verdict on a set that is asked in an order drawn by a seed."""
     codes = np.unique(scores.groups, return_inverse=True)[1]
     edge = np.bincount(codes, weights=scores.edge) > 0
-    strata = edge.astype(np.int64) if 0 < edge.sum() <= _MOST_EDGES * len(edge) and edge_rate != 1 else np.zeros(len(edge), dtype=np.int64)
+    comes_first = edge_rate != 1 and 0 < edge.sum() <= MOST_EDGES * len(edge) and len(edge) >= FEWEST_GROUPS
+    strata = edge.astype(np.int64) if comes_first else np.zeros(len(edge), dtype=np.int64)
     rates = np.array([1.0, edge_rate] if strata.any() else [1.0])
     order = np.array(draw_order(strata.tolist(), rates.tolist(), seed))
     sizes, base, difference = (
@@ -153,7 +154,29 @@ def all_pairs() -> Iterator[tuple[str, Scores]]:
         for before, after in permutations(scores, 2):
             base = scores[before]
             if (base != scores[after]).any():
-                yield f"{name} {metric}: {before} → {after}", Scores(base, scores[after], groups, (base > 0) & (base < 1))
+                yield f"{name} {metric}: {before} → {after}", Scores(base, scores[after], groups, np.zeros(len(base), dtype=bool))
+
+
+TRIPLES = (("lora-helps", "lora-hurts", "middle"), ("lora-hurts", "lora-helps", "middle"))
+"""Checkpoint before the baseline, baseline, candidate."""
+
+
+def edge_table(margin: float, rounds: int) -> None:
+    """Print what it gives to ask first what changed before."""
+    print("\nThe same on 3,000 cases where what changed before comes first: median share asked (regressed, harmless)\n")
+    table = Table("before → baseline → candidate, stage_a exact", "drop", *(f"rate {rate}" for rate in (1, 2, 4)))
+    groups, scores = read_scores()["stage_a", "exact"]
+    for before, base, candidate in TRIPLES:
+        pair = Scores(scores[base], scores[candidate], groups, scores[before] != scores[base])
+        for drop in (0.0, 0.02, 0.05):
+            cells = []
+            for rate in (1.0, 2.0, 4.0):
+                generator = np.random.default_rng(0)
+                nulls = (swapped(resampled(pair, 3000, generator), generator) for _ in range(rounds))
+                verdicts = [asked(with_drop(null, drop, generator), margin, seed, rate) for seed, null in enumerate(nulls)]
+                of_claims = [_share([verdict.claim.startswith(claim) for verdict in verdicts]) for claim in ("regressed", "harmless")]
+                cells.append(f"{_median(verdicts)} ({', '.join(of_claims)})")
+            table.row(f"{before} → {base} → {candidate}", f"{100 * drop:g} points", *cells)
 
 
 def main() -> None:
@@ -203,6 +226,7 @@ def main() -> None:
                 of_claims = [_share([verdict.claim.startswith(claim) for verdict in verdicts]) for claim in ("regressed", "harmless")]
                 cells.append(f"{_median(verdicts)} ({', '.join(of_claims)})")
             table.row(name, f"{num:,}", *cells)
+    edge_table(margin, max(20, rounds // 4))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from evalharness.analysis.certainty import EDGE_RATE, PairedTest, Place, drawn_cases, edge_cases
+from evalharness.analysis.certainty import EDGE_RATE, PairedTest, Place, changed_cases, drawn_cases
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet
 
 
@@ -116,7 +116,7 @@ class TestProof:
 
 
 class TestOrder:
-    CASES: ClassVar = [(f"c{place}", f"g{place // 2}") for place in range(400)]
+    CASES: ClassVar = [(f"c{place}", f"g{place // 2}") for place in range(2400)]
 
     def test_groups_stay_together_in_an_order_that_the_seed_and_the_name_draw(self) -> None:
         places = drawn_cases(self.CASES, (), 0, "e")
@@ -127,15 +127,19 @@ class TestOrder:
         assert places[:20] != drawn_cases(self.CASES, (), 0, "other")[:20]
 
     def test_the_edge_comes_first_more_often(self) -> None:
-        """40 of 200 groups are on the edge: of the first 60 drawn a third, 20, where at random 12 would be; false alarms one in 10^4."""
-        edges = {case_id for case_id, group in self.CASES if int(group[1:]) < 40}
+        """240 of 1,200 groups are on the edge: a third of the first 60, where at random a fifth would be; false alarms one in 10^4."""
+        edges = {case_id for case_id, group in self.CASES if int(group[1:]) < 240}
         shares = [sum(place.stratum for place in drawn_cases(self.CASES, edges, seed, "e")[:120]) / 120 for seed in range(30)]
-        expected = EDGE_RATE * 40 / (160 + EDGE_RATE * 40)
+        expected = EDGE_RATE * 240 / (960 + EDGE_RATE * 240)
         assert np.mean(shares) == pytest.approx(expected, abs=0.04)
 
     def test_an_edge_of_most_cases_is_none(self) -> None:
-        edges = {case_id for case_id, group in self.CASES if int(group[1:]) < 100}
+        edges = {case_id for case_id, group in self.CASES if int(group[1:]) < 600}
         assert not any(place.stratum for place in drawn_cases(self.CASES, edges, 0, "e"))
 
-    def test_the_edge_is_what_was_right_in_part(self) -> None:
-        assert edge_cases([sheet(f1=[0.5, 1.0, 0.0, None], num_words=[0.5] * 4)]) == {"c0"}
+    def test_in_a_small_set_nothing_comes_first(self) -> None:
+        assert not any(place.stratum for place in drawn_cases(self.CASES[:1000], {"c0"}, 0, "e"))
+
+    def test_the_edge_is_what_changed_before(self) -> None:
+        before, base = sheet(f1=[0.5, 1.0, 0.0, None], num_words=[0.0] * 4), sheet(f1=[0.5, 0.9, 0.0, 1.0, 1.0], num_words=[1.0] * 5)
+        assert changed_cases(before, base) == {"c1", "c3"}
