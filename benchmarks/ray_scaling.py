@@ -45,22 +45,15 @@ def main(argv: Sequence[str] | None = None) -> None:
             after, wall_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
             rates[kind] = values["tokens_per_s"]
             idle = [worker["idle_share"] for worker in values["by_worker"]]
-            print(
-                f"{kind}: {values['tokens_per_s']:.0f} tok/s in {values['seconds']:.1f} s, {wall_s:.0f} s in all; idle {min(idle)} to {max(idle)}"
-            )
+            rate, seconds = values["tokens_per_s"], values["seconds"]
+            print(f"{kind}: {rate:.0f} tok/s in {seconds:.1f} s, {wall_s:.0f} s in all; idle {min(idle)} to {max(idle)}")
             cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             of_whom = "the controller" if "Ray" in kind else "all processes"
-            print(
-                f"    {cases / values['seconds']:.0f} cases/s; CPU of {of_whom} {cpu_s:.1f} s, {1e3 * cpu_s / cases:.2f} ms a case",
-                flush=True,
-            )
+            print(f"    {cases / seconds:.0f} cases/s; CPU of {of_whom} {cpu_s:.1f} s, {1e3 * cpu_s / cases:.2f} ms a case", flush=True)
     single = rates.pop("one worker")
     lengths = [num_tokens(f"c{number:05}", spread) for number in range(num_cases)]
-    possible = (
-        sum(lengths)
-        / shared_queue_s(lengths, num_workers)
-        / (sum(lengths[: num_cases // num_workers]) / shared_queue_s(lengths[: num_cases // num_workers], 1))
-    )
+    share = lengths[: num_cases // num_workers]
+    possible = (sum(lengths) / shared_queue_s(lengths, num_workers)) / (sum(share) / shared_queue_s(share, 1))
     for kind, rate in rates.items():
         print(f"{kind} ÷ one: {rate / single:.2f}, possible {possible:.2f}: {rate / single / possible:.3f} of it")
 
