@@ -207,6 +207,12 @@ class RunConfig:
         default=False,
         only_for=_VLLM,
     )
+    tune: bool = option(
+        _FLAG,
+        "Measure while answers are made how many rows at once are fastest in vLLM here, and remember it (default: off, vLLM's number)",
+        default=False,
+        only_for=_VLLM,
+    )
     devices: str | None = option(
         DeviceList(),
         "Devices that the run may use: cpu, or GPUs by their number within CUDA_VISIBLE_DEVICES; with -n each worker gets its own GPUs "

@@ -15,6 +15,7 @@ from evalharness.report.columns import fit, pad
 from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import ERRORS, findings, verdict
 from evalharness.report.markdown import go_on_command
+from evalharness.report.rows_at_once import tuning_lines
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import figure_text, plural, terminal_text
 
@@ -112,6 +113,7 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
         *what_broke.gate_lines(tables),
         *what_broke.slice_lines(tables),
         *what_broke.reason_lines(tables),
+        *tuning_lines(tables.run),
     ):
         yield from wrapped(line, columns)
     remarks = [remark for remark in findings(tables) if not remark.endswith(ERRORS)]  # their reasons say it here

@@ -17,6 +17,7 @@ from evalharness.api.checks import excerpt
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, RequestError
 from evalharness.api.garbage import collector
 from evalharness.api.temporary import OwnFolder
+from evalharness.backends.drafting import DraftCounts
 from evalharness.backends.vllm._internals import (
     check_room,
     listen_to_steps,
@@ -265,6 +266,17 @@ class VllmEngine:
             if not self._llm.llm_engine.reset_prefix_cache():
                 raise RuntimeError("the prefix cache could not be reset, for a request still uses it")
         return int(num_loaded)
+
+    def attach_drafts(self) -> None:
+        """Let the proposer of drafts read the requests; before any request is added."""
+        with self._broken_by_errors():
+            self._llm.llm_engine.collective_rpc("evalharness_attach_drafts")
+
+    def draft_counts(self) -> DraftCounts:
+        """Return what has become of drafts since the last call; all workers of an engine count the same."""
+        with self._broken_by_errors():
+            made = self._llm.llm_engine.collective_rpc("evalharness_draft_counts")
+        return DraftCounts(**next(filter(None, made), {}))
 
     def sleep(self) -> None:
         """Have the weights moved to the machine's memory and the cache given up; `BackendError`, and it is broken, when that fails."""

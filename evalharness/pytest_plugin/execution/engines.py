@@ -307,6 +307,7 @@ def how_to_build(spec: EngineSpec, run: RunConfig) -> dict[str, Any]:
             enforce_eager=options["enforce_eager"],
             batch_invariant=options["batch_invariant"],
             extra=options["engine_option"],
+            tune=options["tune"],
         ),
         "server_options": ServerOptions(
             server=options["server"],
