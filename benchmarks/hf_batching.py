@@ -1,10 +1,12 @@
 """Compare the hf backend with one request at a time and with raw batches of `generate` sorted by length.
 
-    python benchmarks/hf_batching.py [--model PATH] [--num-prompts 64] [--max-new-tokens 64] [--rounds 3] [--device cpu]
+    python -m benchmarks.hf_batching [--model PATH] [--num-prompts 64] [--max-new-tokens 64] [--rounds 3] [--device cpu]
+    python -m benchmarks.hf_batching --shape 4b --dtype bfloat16 --ways batches growing fixed       on a GPU
 
-Prints a table of tokens per second (median of the rounds, the three ways alternating within a round), ratios, and whether
-all three gave the same greedy ids. Without `--model` it makes a checkpoint with the shape of SmolLM2-135M and random
-weights: the same arithmetic as the real one, nothing to download.
+Prints a table of tokens per second (median of the rounds, the ways alternating within a round), ratios, and whether all gave the same
+greedy ids as the first. On a GPU the backend runs twice, with a growing cache and with CUDA graphs over one of fixed size. Without
+`--model` it makes a checkpoint with the shape of SmolLM2-135M, or of `--shape`, and random weights: the same arithmetic as the real
+one, nothing to download.
 """
 
 from __future__ import annotations
@@ -23,6 +25,12 @@ from evalharness.backends.base import Completion, Prompt, SamplingPlan
 
 RAW_BATCH_SIZE = 16
 Ids = dict[int, tuple[int, ...]]
+WAYS = {
+    "one by one": "one by one",
+    "batches": f"raw batches of {RAW_BATCH_SIZE}, sorted",
+    "growing": "hf backend, growing cache",
+    "fixed": "hf backend, cache of fixed size",
+}
 
 
 def make_checkpoint(path: Path) -> Path:
@@ -99,8 +107,9 @@ def raw_batches(model: Any, prompts: list[Prompt], batch_size: int) -> Ids:
     return results
 
 
-def ours(backend: Any, prompts: list[Prompt]) -> Ids:
-    """Return what the backend gives."""
+def ours(backend: Any, prompts: list[Prompt], *, are_fixed: bool) -> Ids:
+    """Return what the backend gives, its cache of fixed size or not."""
+    backend._steps.are_fixed = are_fixed
     outputs = list(backend.generate(iter(prompts)))
     assert all(isinstance(output, Completion) for output in outputs), outputs
     return {output.index: output.token_ids for output in outputs}
@@ -127,31 +136,48 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="Rounds; the median counts (default: 3)")
     parser.add_argument("--dtype", default="float32", help="Data type of the weights (default: float32)")
     parser.add_argument("--device", help="Device to run on (default: the GPU where there is one)")
+    parser.add_argument("--shape", default=None, help="A shape of random_checkpoints.py, such as 4b (default: SmolLM2-135M's)")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, help="What to compare (default: all that the device has)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         from evalharness.backends.hf.backend import HfBackend
 
-        path = arguments.model or make_checkpoint(Path(folder))
+        path = arguments.model or made(Path(folder), arguments.shape)
         backend = HfBackend(ModelLoadConfig(str(path), torch_dtype=arguments.dtype, device=arguments.device), VlmPreprocessOptions())
         prompts = make_prompts(arguments.num_prompts, arguments.max_new_tokens, backend.eos_token_ids)
-        ways: dict[str, Callable[[], Ids]] = {
+        has_graphs = backend.model.device.type == "cuda"
+        known: dict[str, Callable[[], Ids]] = {
             "one by one": lambda: raw_batches(backend.model, prompts, 1),
-            f"raw batches of {RAW_BATCH_SIZE}, sorted": lambda: raw_batches(backend.model, prompts, RAW_BATCH_SIZE),
-            "hf backend": lambda: ours(backend, prompts),
+            "batches": lambda: raw_batches(backend.model, prompts, RAW_BATCH_SIZE),
+            "growing": lambda: ours(backend, prompts, are_fixed=False),
+            "fixed": lambda: ours(backend, prompts, are_fixed=True),
         }
-        ours(backend, prompts[:2])  # first calls are slow
-        seconds, ids = measure(ways, arguments.rounds)
-        print({key: backend.describe()[key] for key in ("torch", "transformers", "dtype", "device", "max_rows_per_batch")})
+        chosen = arguments.ways or [way for way in WAYS if way != "fixed" or has_graphs]
+        ours(backend, prompts[:2], are_fixed=False)  # first calls are slow
+        ours(backend, prompts[:2], are_fixed="fixed" in chosen)
+        seconds, ids = measure({WAYS[way]: known[way] for way in chosen}, arguments.rounds)
+        facts = ("torch", "transformers", "dtype", "device", "max_rows_per_batch", "num_batches_halved", "cuda_graphs")
+        print({key: value for key, value in backend.describe().items() if key in facts})
         backend.close()
-    baseline = ids["one by one"]
+    first = next(iter(ids))
+    baseline = ids[first]
     num_tokens = sum(map(len, baseline.values()))
     print(f"{len(prompts)} prompts, {sum(len(p.token_ids) for p in prompts)} tokens in, {num_tokens} tokens out\n")
-    print("| way | median s | tokens/s | against one by one | same ids |\n|---|---|---|---|---|")
-    one_by_one = statistics.median(seconds["one by one"])
+    print(f"| way | median s | tokens/s | against {first} | same ids |\n|---|---|---|---|---|")
+    slowest = statistics.median(seconds[first])
     for name, times in seconds.items():
         median = statistics.median(times)
         same = sum(ids[name][index] == baseline[index] for index in baseline)
-        print(f"| {name} | {median:.1f} | {num_tokens / median:.0f} | {one_by_one / median:.2f} × | {same} of {len(baseline)} |")
+        print(f"| {name} | {median:.1f} | {num_tokens / median:.0f} | {slowest / median:.2f} × | {same} of {len(baseline)} |")
+
+
+def made(folder: Path, shape: str | None) -> Path:
+    """Return a folder, now with a checkpoint of random weights."""
+    if shape is None:
+        return make_checkpoint(folder)
+    from benchmarks.random_checkpoints import make_random_checkpoint
+
+    return make_random_checkpoint(shape, folder / shape)
 
 
 if __name__ == "__main__":

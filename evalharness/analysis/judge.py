@@ -21,7 +21,7 @@ from evalharness.analysis.slice_gates import judge_gate
 from evalharness.api.checks import first_names
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.api.wording import number_text, part_of, plural
-from evalharness.runs.partial import parts_of_evals
+from evalharness.runs.partial import parts_of_evals, was_left_out
 from evalharness.runs.run_file import LATEST, find_latest, is_latest, read_run
 from evalharness.runs.samples import ENDED, NOT_RUN, count_outcomes, eval_entries
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, NoiseFacts, Row, RunFile
@@ -72,7 +72,7 @@ def check_baseline(baseline: Path) -> None:
         read_run(baseline)
 
 
-def _verdict(gate: RegressionGate, n: int, *, passed: bool | None, reason: str) -> GateVerdict:
+def _verdict(gate: Gate | RegressionGate, n: int, *, passed: bool | None, reason: str) -> GateVerdict:
     """Return a verdict; `passed` is None for a gate without a baseline, which neither passes nor fails."""
     return {
         "expression": gate.expression,
@@ -90,39 +90,62 @@ class RegressionJudge:
     """Judges the gates of a run against one baseline; `run` holds run.json's engines, evals, versions and options.
 
     `anyway`: a baseline that was asked or judged otherwise is taken all the same, with a note. `num_gates`: how many such gates the run
-    has, which share one chance of a false alarm by noise, where that was measured.
+    has, which share one chance of a false alarm by noise, where that was measured. `margin`: that of --until-certain.
     """
 
     def __init__(
-        self, baseline: Path | None, run: RunFile, problem: str | None = None, *, anyway: bool = False, num_gates: int = 1
+        self,
+        baseline: Path | None,
+        run: RunFile,
+        problem: str | None = None,
+        *,
+        anyway: bool = False,
+        num_gates: int = 1,
+        margin: float | None = None,
     ) -> None:
         self._baseline = baseline
         self._num_gates = num_gates
         self._run = run
         self._problem = problem
         self._anyway = anyway
+        self._margin = margin
         self._side = cache(self._read)
 
-    def __call__(self, gate: RegressionGate, engine: str, rows: Sequence[Row], incomplete: str | None) -> GateVerdict:
-        """Return the verdict of one gate over the rows of one test on one engine; `incomplete` says why rows are missing."""
+    def __call__(self, gate: Gate | RegressionGate, engine: str, rows: Sequence[Row], incomplete: str | None) -> GateVerdict:
+        """Return the verdict of one gate over the rows of one test on one engine; `incomplete` says why rows are missing.
+
+        Of gates on a number it judges those of a run that left cases out.
+        """
+        if isinstance(gate, Gate):
+            from evalharness.analysis.judge_certain import judged_by_limits
+
+            return judged_by_limits(gate, self._side(engine), self._run, rows)
         if incomplete is not None:
             return _verdict(gate, len(rows), passed=False, reason=f"not judged: {incomplete}")
         base = self._side(engine)
         if isinstance(base, str):
             return _verdict(gate, len(rows), passed=False, reason=base)
+        from evalharness.analysis.certainty import END_LEVEL
         from evalharness.analysis.comparison.compare import compare
         from evalharness.analysis.comparison.sides import side_of_rows
+        from evalharness.analysis.judge_certain import judged_by_proof, paired_test
+        from evalharness.analysis.statistics.paired import LEVEL
 
-        candidate = side_of_rows(self._run, engine, rows)
+        candidate = side_of_rows(self._run, engine, (row for row in rows if not was_left_out(row)))
         # A gate is about its own test: that the baseline has others is no news.
         common = {key: sheet for key, sheet in base.sheets.items() if key in candidate.sheets}
         base = replace(base, sheets=common or base.sheets)
+        test = None if self._margin is None else paired_test(base, self._run, rows, gate.metrics, self._margin)
         try:
-            go_on = "accept it anyway with --accept-changes"
-            comparison = compare(base, candidate, only=gate.metrics, anyway=self._anyway, go_on=go_on, num_families=self._num_gates)
+            level = LEVEL if test is None else END_LEVEL
+            families, go_on = self._num_gates, "accept it anyway with --accept-changes"
+            comparison = compare(base, candidate, only=gate.metrics, anyway=self._anyway, go_on=go_on, num_families=families, level=level)
         except EvalHarnessError as error:
             return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
-        return _judged(gate, comparison, len(rows))
+        if test is None or self._margin is None:
+            return _judged(gate, comparison, len(rows))
+        whole = _judged(gate, comparison, len(rows) - sum(map(was_left_out, rows)))
+        return judged_by_proof(gate, whole, _refusal(gate, comparison), comparison.base.label, rows, test)
 
     def _read(self, engine: str) -> Side | str:
         """Return the baseline's side for an engine, or why there is none."""
@@ -206,7 +229,7 @@ def _shown(change: MetricChange) -> str:
     return f"{change.metric}{where} {' → '.join(shown)}"
 
 
-JudgeRegression: TypeAlias = "Callable[[RegressionGate, str, Sequence[Row], str | None], GateVerdict]"
+JudgeRegression: TypeAlias = "Callable[[Gate | RegressionGate, str, Sequence[Row], str | None], GateVerdict]"
 
 
 def judge_gates(
@@ -238,9 +261,10 @@ def judge_gates(
             for test, expressions in evaluation["tests"].items():
                 case_rows = tests.get(test, [])
                 incomplete = _not_run(case_rows, interrupted) or unfinished
+                left_out = sum(map(was_left_out, case_rows))
                 for expression in expressions if case_rows else ():
                     gate = parse_gate(expression)
-                    if isinstance(gate, Gate):
+                    if isinstance(gate, Gate) and not (left_out and no_regression):
                         test_rows = [row for by_engine in by_test[name].values() for row in by_engine.get(test, ())] if gate.end else ()
                         floor = _floor(noises.get((name, test, gate.metric)))
                         extra = extras[name, engine, test]
@@ -279,7 +303,7 @@ def num_regression_gates(evals: Mapping[str, EvalLine], rows: Iterable[Row]) -> 
 
 
 def _not_run(rows: Sequence[Row], interrupted: str | None) -> str | None:
-    missing = [row for row in rows if row["outcome"] == "skip" and row["started_at"] is None]
+    missing = [row for row in rows if row["outcome"] == "skip" and row["started_at"] is None and not was_left_out(row)]
     if not missing:
         return None
     own = {(row.get("problem") or "").removeprefix(NOT_RUN) for row in missing} - {"", interrupted, ENDED}  # a test that ended early

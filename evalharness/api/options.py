@@ -396,7 +396,11 @@ class VlmPreprocessOptions:
 @named_arguments(torch_dtype="dtype", quantization="extra=[('quantization', …)]", max_num_seqs="extra=[('max_num_seqs', …)]")
 @dataclass(frozen=True)
 class VllmEngineOptions:
-    """How vLLM is started; None keeps vLLM's default. `gpu_memory_utilization`: 0 to 1. `extra`: (name, value) of further arguments."""
+    """How vLLM is started; None keeps vLLM's default. `gpu_memory_utilization`: 0 to 1. `extra`: (name, value) of further arguments.
+
+    `tune`: measure, while answers are made, whether fewer rows at once are faster on this machine, and remember it.
+    `drafts`: whether it checks drafted answers, see `Engine.stream`.
+    """
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -409,6 +413,8 @@ class VllmEngineOptions:
     batch_invariant: bool = False
     """Kernels whose sums do not depend on what else is in the batch: slower, and two runs give the same tokens. Needs a GPU."""
     extra: tuple[tuple[str, Any], ...] = ()
+    tune: bool = False
+    drafts: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", plain_name(self.dtype))
@@ -429,6 +435,8 @@ class VllmEngineOptions:
         check_text("vllm.dtype", self.dtype, optional=True)
         check_boolean("vllm.enforce_eager", self.enforce_eager, optional=True)
         check_boolean("vllm.batch_invariant", self.batch_invariant)
+        check_boolean("vllm.tune", self.tune)
+        check_boolean("vllm.drafts", self.drafts)
 
 
 @named_arguments(

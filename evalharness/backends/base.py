@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from evalharness.api.scoring import ResponseLogits, ResponseScores
     from evalharness.api.structured_output import StructuredOutput
     from evalharness.api.thinking import ThinkingBudget
+    from evalharness.backends.work import WorkSums
 
 
 @runtime_checkable
@@ -142,6 +143,7 @@ class Prompt:
     images early. `chat`: of a prompt with images, what it was rendered from. `given_as_ids`: `token_ids` are what was asked,
     and `text` is only what they decode to. `response_ids`: a given response, whose log-probabilities are asked for; nothing is
     generated then, and `num_tokens` does not count it.
+    `draft_ids`: what the answer will probably be, for backends that check many tokens at once; it never changes the answer.
     """
 
     index: int
@@ -153,6 +155,7 @@ class Prompt:
     chat: ChatCall | None = None
     given_as_ids: bool = False
     response_ids: tuple[int, ...] | None = None
+    draft_ids: tuple[int, ...] = ()
 
     @property
     def has_images(self) -> bool:
@@ -235,6 +238,13 @@ class ToldProgress(Protocol):
 
     def under_way(self) -> UnderWay:
         """Return what is generated now. Another thread asks this about twice a second, so it costs nothing per token and locks nothing."""
+
+
+@runtime_checkable
+class CountedWork(Protocol):
+    """An addition to `Backend`: it counts its steps, and what it waits for."""
+
+    work: WorkSums
 
 
 @runtime_checkable

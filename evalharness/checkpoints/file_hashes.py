@@ -11,20 +11,17 @@ within 35 s: hence the minute. Whatever is not remembered is read again, which t
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evalharness.api.checks import open_regular
 from evalharness.api.errors import CheckpointError
+from evalharness.api.remembered import remember, remembered
 
 REMEMBERED_BYTES = 16 * 1024 * 1024
 SETTLED_NS = 60 * 10**9
@@ -35,8 +32,7 @@ _NUM_THREADS = 16  # also on few cores: a disk is read faster with several reque
 _LONG_S, _TELL_EVERY_S = 3.0, 15.0
 told_of_reading: ContextVar[Callable[[str], None] | None] = ContextVar("told_of_reading", default=None)
 """Is told how far reading is, where it takes longer than a few seconds: of large checkpoints it takes minutes."""
-_MAX_FILES = 1000  # remembered ones
-_MAX_MEMORY_BYTES = 8 * 1024 * 1024
+_MEMORY, _MAX_FILES = "file-hashes-1", 1000  # remembered ones; the number changes with the way hashes are made
 
 
 class FileState(NamedTuple):
@@ -68,8 +64,8 @@ def hash_files(paths: Iterable[Path]) -> dict[Path, str]:
     try:
         states = {path: FileState.at(path) for path in paths}
         trusted = _trusted(path for path, state in states.items() if state.size >= REMEMBERED_BYTES)
-        remembered = _remembered() if trusted else {}
-        hashes = {path: found for path, real in trusted.items() if (found := _known(remembered.get(real), states[path])) is not None}
+        entries = remembered(_MEMORY) if trusted else {}
+        hashes = {path: found for path, real in trusted.items() if (found := _known(entries.get(real), states[path])) is not None}
         new = {path: state for path, state in states.items() if path not in hashes}
         hashes |= _hash_whole(new)
         for path, state in states.items():
@@ -79,7 +75,7 @@ def hash_files(paths: Iterable[Path]) -> dict[Path, str]:
         raise CheckpointError(f"{error.filename} cannot be read: {error.strerror}") from error
     settled = [path for path, state in new.items() if path in trusted and began_ns - max(state.mtime_ns, state.ctime_ns) >= SETTLED_NS]
     if settled:
-        _remember({trusted[path]: (*states[path], hashes[path]) for path in settled})
+        remember(_MEMORY, {trusted[path]: (*states[path], hashes[path]) for path in settled}, _MAX_FILES)
     return hashes
 
 
@@ -155,52 +151,3 @@ def _known(entry: Any, state: FileState) -> str | None:
     if not isinstance(entry, list) or entry[:-1] != list(state) or not all(type(number) is int for number in entry[:-1]):
         return None
     return entry[-1] if isinstance(entry[-1], str) and re.fullmatch("[0-9a-f]{64}", entry[-1]) else None
-
-
-def _memory() -> Path | None:
-    """Return the file of remembered hashes, None for a user without a home; its number changes with the way hashes are made."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        folder = Path(named) if os.path.isabs(named) else Path.home() / ".cache"
-    except RuntimeError:
-        return None
-    return folder / "evalharness" / "file-hashes-1.json"
-
-
-def _remembered() -> dict[str, Any]:
-    """Return {real path: state and hash}; {} where there is no file, or none that this user alone can have written."""
-    path = _memory()
-    if path is None:
-        return {}
-    try:
-        with open_regular(path) as file:
-            found = os.fstat(file.fileno())
-            is_own = not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & 0o022)
-            if not is_own or found.st_size > _MAX_MEMORY_BYTES:
-                return {}
-            files = json.loads(file.read())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return files if isinstance(files, dict) else {}
-
-
-def _remember(new: Mapping[str, tuple[Any, ...]]) -> None:
-    """Add hashes to those remembered, the newest `_MAX_FILES` of them; nothing where the folder cannot be written.
-
-    Of two processes that write at once one wins; the other's files are hashed once more.
-    """
-    path = _memory()
-    if path is None:
-        return
-    entries = {name: entry for name, entry in _remembered().items() if name not in new} | dict(new)
-    kept = dict(list(entries.items())[-_MAX_FILES:])
-    with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(prefix=".file-hashes-", dir=path.parent)
-        try:
-            with open(handle, "w", encoding="ascii") as file:
-                json.dump(kept, file)
-            os.replace(partial, path)
-        except BaseException:
-            os.unlink(partial)
-            raise

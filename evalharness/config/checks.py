@@ -81,6 +81,13 @@ def check_combinations(config: RunConfig) -> None:
         check_engine_options(config.engine_option)
     if config.shard is not None:
         read_shard(config.shard)
+    if config.until_certain:
+        if config.baseline is None:
+            raise ConfigError(f"{_named(config, 'until_certain')} compares with a baseline; name one with --baseline")
+        if config.shard is not None:
+            raise ConfigError(f"{_named(config, 'until_certain')} needs all cases to draw from; leave {_named(config, 'shard')} out")
+        if config.noise:
+            raise ConfigError(f"{_named(config, 'until_certain')} leaves cases out; measure noise in a whole run, without it")
     if config.noise and (config.cache or (config.cache is None and config.cache_dir is not None)):
         raise ConfigError(f"{_named(config, 'noise')} asks cases again, and a cache would answer; leave the cache out, or give --no-cache")
     if not config.model and set(config.backend) != {"fake"}:

@@ -68,6 +68,8 @@ class Number(Kind[NumberT]):
     above: float | None = None
     maximum: float | None = None
     hint_if_too_small: str = ""
+    bare: float | None = None
+    """On the command line, what the option without a value stands for."""
     metavar = "N"
     json_type = (int, float)
 
@@ -84,7 +86,7 @@ class Number(Kind[NumberT]):
                 value = self.number(raw)
         is_number = isinstance(value, int if self.number is int else (int, float)) and not isinstance(value, bool)
         if not is_number or (isinstance(value, float) and not math.isfinite(value)):
-            raise self.refuse(raw, label)
+            raise self.refuse(raw, label, "" if self.bare is None else f"; before a path write {label}={self.bare}")
         value = cast(NumberT, value)
         if (self.minimum is not None and value < self.minimum) or (self.above is not None and value <= self.above):
             raise self.refuse(raw, label, self.hint_if_too_small)
@@ -403,6 +405,9 @@ class Option:
         keywords: dict[str, Any] = {"dest": self.dest, "default": None, "help": self.help}
         if self.kind.is_flag:
             return {**keywords, "action": argparse.BooleanOptionalAction}  # with --no-…, against a settings file
+        bare = getattr(self.kind, "bare", None)
+        if bare is not None:
+            keywords |= {"nargs": "?", "const": str(bare)}
         action = "append" if self.kind.is_list else "store"
         return {**keywords, "action": action, "metavar": self.metavar}
 

@@ -207,6 +207,12 @@ class RunConfig:
         default=False,
         only_for=_VLLM,
     )
+    tune: bool = option(
+        _FLAG,
+        "Measure while answers are made how many rows at once are fastest in vLLM here, and remember it (default: off, vLLM's number)",
+        default=False,
+        only_for=_VLLM,
+    )
     devices: str | None = option(
         DeviceList(),
         "Devices that the run may use: cpu, or GPUs by their number within CUDA_VISIBLE_DEVICES; with -n each worker gets its own GPUs "
@@ -250,6 +256,17 @@ class RunConfig:
         _FOLDER,
         "Folder for copies of adapters, which the server must see under the same path (default: this machine's temporary files)",
         only_for=_OPENAI,
+    )
+    executor: str = option(
+        Choice(("local", "ray")),
+        "Where -n starts workers: local, on this machine, or ray, on the hosts of a Ray cluster; ray without -n takes all of the cluster",
+        default="local",
+    )
+    ray_address: str | None = option(
+        Text(r"\S+", legal="the address of a Ray cluster, such as 10.0.0.1:6379, or local"),
+        "Ray cluster of --executor ray, HOST:PORT; local starts one here (default: RAY_ADDRESS, else this host's cluster, else one is "
+        "started here)",
+        metavar="ADDRESS",
     )
     hang_timeout: float = option(
         _NOT_NEGATIVE,
@@ -313,6 +330,12 @@ class RunConfig:
         "Baseline of the gate no_regression: baselines/NAME.json, the path of a baseline or run, or latest, the complete run in "
         "--report-dir that ended last (latest~1: the run before it) (default: none, the gate is skipped)",
         metavar="NAME|PATH|latest",
+    )
+    until_certain: float | None = option(
+        Number(float, minimum=0, maximum=0.5, bare=0.03),
+        "Ask cases in random order, and no more of an eval once each gate no_regression is certain: regressed, or no metric lower by this "
+        "margin; 0 asks all (default: ask all; without a value 0.03, 3 points)",
+        metavar="MARGIN",
     )
     coordinates: tuple[tuple[str, str], ...] | None = option(
         PerCheckpoint(Text(r"norm1000|unit|pixels|processed:[1-9]\d{0,3}", legal="norm1000, unit, pixels or processed:PATCH_SIZE")),

@@ -33,10 +33,10 @@ from evalharness.api.requests import (
 )
 from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
 from evalharness.api.wording import plural
-from evalharness.backends.base import Backend, Prompt, TensorBackend, ToldProgress, UnderWay
+from evalharness.backends.base import Backend, CountedWork, Prompt, TensorBackend, ToldProgress, UnderWay
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.chat_template import knows_enable_thinking, template_sha256
-from evalharness.engine.jobs import Fallback, Job, JobMaker, has_images
+from evalharness.engine.jobs import Draft, Fallback, Job, JobMaker, has_images
 from evalharness.engine.stream import JobStream, all_results
 from evalharness.engine.weights import EngineWeights
 
@@ -147,6 +147,10 @@ class Engine:
         told = [backend.under_way() for backend in backends if isinstance(backend, ToldProgress) and backend.under_way is not None]
         return max(told, key=lambda one: one.num_rows, default=None)
 
+    def work(self) -> dict[str, float]:
+        """Return the backend's running sums of its work (`backends/work.py`); empty where it counts none."""
+        return self._backend.work.read() if isinstance(self._backend, CountedWork) else {}
+
     def generate_text_batch(
         self, requests: Sequence[TextGenerationRequest], options: GenerationOptions, *, plugins: Sequence[Any] = ()
     ) -> list[GenerationResult]:
@@ -254,6 +258,7 @@ class Engine:
         should_stop: Callable[[], bool] = lambda: False,
         on_start: Callable[[int], None] = lambda position: None,
         next_job: Callable[[], Job | None] = lambda: None,
+        drafts: Sequence[Draft | None] = (),
     ) -> Generator[tuple[int, Outcome], None, None]:
         """Yield `(position, result or failure)` per request, each as soon as it is finished, in any order.
 
@@ -261,7 +266,8 @@ class Engine:
         anything is generated: `UnsupportedOption`, `CapabilityError`. `BackendError` if the engine breaks. Closing the iterator, or
         `should_stop()` returning True, aborts running requests. `on_start(position)` is called as each request is prepared for the backend.
         `next_job()` is called whenever the backend has room and no request is waiting: the job that it returns, made by `prepare_join`,
-        runs in this call, too. It returns None if there is none now; most backends ask again while requests run.
+        runs in this call, too. It returns None if there is none now; most backends ask again while requests run. `drafts`: one per request,
+        which gives the ids that its answer will probably have; they change no answer, and save time where they are right.
         """
         check_requests(requests)
         each = _each_options(options, len(requests))
@@ -274,6 +280,8 @@ class Engine:
         with self._lock, self.weights.kept_for_a_stream():
             self.weights.require_open()
             jobs = self._jobs.jobs(requests, each, normalised, self.weights.version)
+            if any(drafts):
+                jobs = [job.with_drafts(dict(enumerate(drafts))) for job in jobs]
             can_join = len(jobs) == 1 and jobs[0].note is None and not normalised
             for job in jobs:
                 cache = self._cache if job.note is None and not normalised else None

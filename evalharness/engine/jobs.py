@@ -6,7 +6,7 @@ Knows nothing about how a job then runs (stream.py).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -106,18 +106,28 @@ def has_images(request: Request) -> bool:
     return isinstance(chat_of(request), VlmGenerationRequest)
 
 
+Draft: TypeAlias = Callable[[], Sequence[int]]
+"""Gives a recorded answer's ids when its request is prepared: many wait, few run."""
+
+
 class JobRequest(NamedTuple):
-    """A request at its position in the call; `options` as its backend honours them, without those that are `ignored`."""
+    """A request at its position in the call; `options` as its backend honours them, without those that are `ignored`.
+
+    `draft` gives the ids that the answer will probably have.
+    """
 
     position: int
     request: Request
     options: GenerationOptions
     ignored: tuple[str, ...]
     builder: PromptBuilder
+    draft: Draft | None = None
 
     def prepare(self) -> PreparedRequest:
         """Return the prompt; `RequestError` if there can be none."""
         prepared = self.builder.build(self.position, self.request, self.options)
+        if self.draft is not None and prepared.prompt.response_ids is None:
+            prepared = prepared._replace(prompt=replace(prepared.prompt, draft_ids=tuple(self.draft())))
         return prepared._replace(ignored=(*self.ignored, *prepared.ignored)) if self.ignored else prepared
 
 
@@ -129,6 +139,10 @@ class Job:
     note: str | None
     weight_version: str
     requests: tuple[JobRequest, ...]
+
+    def with_drafts(self, drafts: Mapping[int, Draft | None]) -> Job:
+        """Return the job with drafts, by position."""
+        return replace(self, requests=tuple(one._replace(draft=drafts.get(one.position)) for one in self.requests))
 
     def prompts(self) -> list[Prompt]:
         """Make and return the prompts of all requests; `RequestsFailed`, with an outcome for each request, if one has none."""

@@ -23,7 +23,7 @@ from evalharness.config.checks import possible_backends
 MASK = "CUDA_VISIBLE_DEVICES"
 """The variable that says which cards CUDA sees; it counts when CUDA starts, and never again."""
 _LISTING_TIMEOUT_S = 60
-_CORES_PER_WORKER = 8
+CORES_PER_WORKER = 8
 """Cores that one transformers process uses well on a CPU: it batches by itself, and each further process has its own weights."""
 
 
@@ -191,7 +191,7 @@ def auto_num_workers(run: RunConfig, env: Mapping[str, str], installed: Sequence
         real -= {"vllm"}  # what auto takes on a CPU
     if not real:
         return None
-    return 1 if "vllm" in real else max(1, num_cores // _CORES_PER_WORKER)
+    return 1 if "vllm" in real else max(1, num_cores // CORES_PER_WORKER)
 
 
 def cuda_is_initialised(modules: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ Loaded by the entry point of an installed evalharness, or by a conftest.py with
 from evalharness.pytest_plugin.distributed.gpus import pytest_xdist_auto_num_workers
 from evalharness.pytest_plugin.fixtures import case, coordinates, details, engine, generation, generations, score, steps
 from evalharness.pytest_plugin.hooks import (
+    pytest_cmdline_main,
     pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_configure,

@@ -133,6 +133,8 @@ class EvalModule:
     """Of its cases, those included that --limit and --shard leave out."""
     repeats: Mapping[str, Case] = field(default_factory=dict)
     """The cases that are asked again (--noise), by the id of each repeat, in their order."""
+    on_edge: frozenset[str] = frozenset()
+    """With --until-certain, cases of which more are asked first; `cases` are then in the order of drawing."""
 
     def original(self, case: Case) -> Case:
         """Return the case that a repeat repeats, as the eval made it; any other case as it is."""

@@ -121,7 +121,8 @@ def results_of(record: ItemRecord, outcomes: Sequence[Outcome]) -> list[Generati
         else:
             record.invalid, record.cause = failures[0].problem, failures[0].cause
         end_without_verdict(record)
-    return [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
+    record.answers = results = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
+    return results
 
 
 def stop_for(session: pytest.Session, error: RecordError) -> BaseException:

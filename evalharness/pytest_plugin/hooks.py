@@ -6,7 +6,7 @@ import atexit
 import gc
 import sys
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,12 @@ from evalharness.api.requests import Outcome
 from evalharness.checkpoints.file_hashes import told_of_reading
 from evalharness.config import RunConfig
 from evalharness.pytest_plugin._pytest_internals import change_crash_message, check_expressions
-from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of
-from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards
+from evalharness.pytest_plugin.distributed._xdist_internals import num_workers_of, on_command, send_event
+from evalharness.pytest_plugin.distributed.gpus import card_problem, plan_cards, return_mask, take_cards, will_collect_evals
+from evalharness.pytest_plugin.distributed.home import TAKE, Home
 from evalharness.pytest_plugin.distributed.worker import (
+    LEAVE_OUT,
+    ORDER,
     install_stop_command,
     report_ambiguous_node_ids,
     start_heartbeat,
@@ -39,6 +42,7 @@ from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.execution.repeats import put_repeats_last
 from evalharness.pytest_plugin.execution.units import is_eval_test
+from evalharness.pytest_plugin.execution.until_certain import DECIDED, Ended, UntilCertain, shown_order
 from evalharness.pytest_plugin.failures import hide_own_frames, message_of, shorten
 from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdict, results_of, stop_for
 from evalharness.pytest_plugin.gate_names import FirstScores, any_regression_gate
@@ -68,6 +72,8 @@ class RunningTests:
         self._early_ends = EarlyEnds(is_on=not state.context.run.keep_going and NEW_SESSION not in session.config.stash)
         session.config.pluginmanager.register(self._early_ends, "evalharness-early-ends")
         state.execution.engines.on_outcome = self._take
+        if state.registry.certain.is_on and state.context.is_worker:
+            on_command(session.config, LEAVE_OUT, lambda values: self._early_ends.end(values["engine"], values["path"], DECIDED))
 
     def _take(self, spec: EngineSpec, options: GenerationOptions, outcome: Outcome, seconds: float) -> None:
         """Record what a test without a case asked for; it fails if that is impossible."""
@@ -175,12 +181,24 @@ class RunningTests:
             try:
                 state.execution.test_ended(record, call.duration)
                 self._early_ends.note(record)
+                if self._state.registry.certain.is_on:
+                    self._note_ended(record, report)
             except RecordError as error:
                 stop_for(item.session, error)
             state.current = None
         elif report.when == "call" or not report.passed:
             _attach(item, record, report, self._first_scores.notice(item, record, state.registry.marker_of(item)))
         return report
+
+    def _note_ended(self, record: ItemRecord, report: Any) -> None:
+        """Note for --until-certain how a test ended, here or in the worker's controller."""
+        if record.started_at is None:
+            return  # left out
+        ended = Ended.of(record, record.nodeid.partition("::")[0])
+        if self._state.context.is_worker:
+            report.evalharness_ended = list(ended)
+        elif self._state.registry.certain.note(ended):
+            self._early_ends.end(ended.engine, ended.path, DECIDED)
 
     def _end_of_repeat(self, item: pytest.Item, record: ItemRecord, report: pytest.TestReport, call: pytest.CallInfo[Any]) -> None:
         """Let a repeat (--noise) pass whatever came of it: its row tells, and it decides nothing by itself."""
@@ -275,9 +293,13 @@ def pytest_configure(config: pytest.Config) -> None:
         engines = None if given["engines"] is None else [EngineSpec.from_json(values) for values in given["engines"]]
         worker: str = config.workerinput["workerid"]  # type: ignore[attr-defined]
         run = RunConfig.from_json(given["run"])
-        resumed = Resumption.read(Path(run.report_dir) / run.run_id, given["session"]) if given["session"] else None
+        run_dir = Path(run.report_dir) / run.run_id
+        home = Home(config, run_dir, given["recorded"]) if "recorded" in given else None
+        recorded_in = run_dir if home is None else home.recorded_in
+        resumed = Resumption.read(recorded_in, given["session"]) if given["session"] else None
         cards = None if given["cards"] is None else tuple(given["cards"])
-        state = _session(RunContext(run, config.rootpath, worker, given["num_workers"], resumed, cards), engines)
+        context = RunContext(run, config.rootpath, worker, given["num_workers"], resumed, cards, home)
+        state = _session(context, engines, given["edges"])
     else:
         in_workers = config.getoption("dist", "no") != "no" and not runs_nothing(config)
         num_workers = num_workers_of(config) if in_workers else 0
@@ -307,6 +329,8 @@ def pytest_configure(config: pytest.Config) -> None:
             if not runs_nothing(config):
                 state.execution.engines.check_cache()
                 _check_baseline(state.context)
+                if state.registry.certain.is_on:
+                    state.registry.certain.check_baseline()
         except EvalHarnessError as error:
             raise pytest.UsageError(redactor().text(str(error))) from error
         except OSError as error:
@@ -322,8 +346,10 @@ def _check_baseline(context: RunContext) -> None:
         check_baseline(find_baseline(run.baseline, root=context.root, base=Path.cwd(), report_dir=Path(run.report_dir)))
 
 
-def _session(context: RunContext, engines: Sequence[EngineSpec] | None = None) -> EvalSession:
-    registry = EvalRegistry(context, engines)
+def _session(
+    context: RunContext, engines: Sequence[EngineSpec] | None = None, edges: Mapping[str, Sequence[str]] | None = None
+) -> EvalSession:
+    registry = EvalRegistry(context, engines, UntilCertain(context, edges))
     return EvalSession(context, registry, Execution(context, registry))
 
 
@@ -339,6 +365,15 @@ def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLo
 def _given(config: pytest.Config) -> Any:
     """Return the controller's settings for this worker, None in other processes."""
     return getattr(config, "workerinput", {}).get("evalharness")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    """Take all of a Ray cluster where -n does not say how much of it; before xdist reads -n."""
+    says_nothing = getattr(config.option, "numprocesses", 0) is None and not hasattr(config, "workerinput")
+    if says_nothing and not config.option.help and will_collect_evals(config) and resolve_run_config(config).executor == "ray":
+        config.option.numprocesses = "auto"
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -386,6 +421,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(wanted)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = wanted
+    registry.certain.interleave(items)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -411,6 +447,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         plan.plain = [item.nodeid for item in session.items if takes_engine(item) and item.nodeid not in plan.units]
         if not plan.units and not plan.plain:
             return
+        if registry.certain.is_on and plan.units:
+            lines = list(registry.eval_lines(session.items, plan.units))
+            if context.is_worker:
+                send_event(config, ORDER, {"evals": shown_order(lines)})
+            elif context.worker == "main":
+                registry.certain.expect(lines, plan.units)
         if context.worker == "main":
             execution.engines.check_cache()
             state.has_idle_baseline = context.run.baseline is not None and not any_regression_gate(session.items)
@@ -419,8 +461,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         elif context.is_worker:
             execution.units.units_ahead = units_ahead(session, plan)
             install_stop_command(session)
-            if _given(config)["heartbeat"] is not None:
-                state.heartbeat = start_heartbeat(execution, Path(_given(config)["heartbeat"]))
+            if context.home is not None:
+                home = context.home
+                on_command(config, TAKE, lambda arguments: home.put(arguments["files"]))
+            if _given(config)["has_heartbeat"]:
+                state.heartbeat = start_heartbeat(config, execution)
             state.sender = start_sending(config, execution)
     except EvalHarnessError as error:
         raise pytest.UsageError(redactor().text(str(error))) from error

@@ -23,6 +23,7 @@ from evalharness.api.cases import Case
 from evalharness.api.checks import MAX_BITS, plain_number, shown
 from evalharness.api.errors import ScoreError
 from evalharness.api.options import GenerationOptions
+from evalharness.api.requests import GenerationResult
 from evalharness.pytest_plugin._pytest_internals import Failed
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.failures import message_of, shorten
@@ -70,6 +71,7 @@ class ItemRecord:
     """The name of the request error that made the sample invalid, None where it was none: `PromptTooLong` for one over budget."""
     broken: str | None = None
     miss: Miss | None = None
+    answers: Sequence[GenerationResult] = ()
     outcome: RowOutcome | None = None
     problem: str | None = None
     has_returned: bool = False

@@ -20,19 +20,21 @@ from evalharness.pytest_plugin.eval_code import eval_code
 from evalharness.pytest_plugin.eval_module import CasesNotLoaded, EvalModule, is_named, parametrize_eval, plugin_names, read_eval, stand_in
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
 from evalharness.pytest_plugin.execution.units import UnitKey, assign_units, is_eval_test
+from evalharness.pytest_plugin.execution.until_certain import UntilCertain
 from evalharness.pytest_plugin.gate_names import gates_of
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.journal import EvalNode, parse_nodeid, test_name
 from evalharness.runs.run_file import utc_now
-from evalharness.runs.schema import EvalLine
+from evalharness.runs.schema import CaseFacts, EvalLine
 
 
 class EvalRegistry:
     """The evals of one process by module path, and the engines; `engines` None: discovered at first use."""
 
-    def __init__(self, context: RunContext, engines: Sequence[EngineSpec] | None = None) -> None:
+    def __init__(self, context: RunContext, engines: Sequence[EngineSpec] | None = None, certain: UntilCertain | None = None) -> None:
         self.context = context
+        self.certain = certain or UntilCertain(context)
         self.modules: dict[str, EvalModule] = {}
         self.notices: list[str] = [] if context.resumed is None else list(context.resumed.notices)
         """What is odd about the checkpoints, and which were skipped; shown before the run and in run.json."""
@@ -105,6 +107,9 @@ class EvalRegistry:
                     raise ConfigError(
                         f"{path} and {other.path} are both the eval {module.name!r}; rename one of the files, or run them apart"
                     )
+            if self.certain.is_on:
+                self.certain.know_engines([spec.id for spec in self.engines])
+                module = self.certain.in_order(module)
             self.modules[path] = module
         elif self.modules[path].marker != marker.kwargs:
             raise ConfigError(
@@ -154,7 +159,7 @@ class EvalRegistry:
     def assign_units(self, nodeids: Iterable[str]) -> dict[str, UnitKey]:
         """Return the unit of every eval test by its id."""
         evals = [nodeid for nodeid in nodeids if nodeid not in self.ambiguous_node_ids]
-        return assign_units(evals, self.engine_ids, self.context.num_workers)
+        return assign_units(evals, self.engine_ids, self.context.num_workers, in_order=self.certain.is_on)
 
     def record_for(self, item: pytest.Item, unit: UnitKey) -> ItemRecord:
         """Return a new record for an eval test that is about to run."""
@@ -205,4 +210,7 @@ class EvalRegistry:
                 facts["notices"] = list(module.notices)
             if module.directions:
                 facts["directions"] = dict(module.directions)
-            yield {**facts, "tests": gates, "cases": {case.id: {"group": case.group, "tags": dict(case.tags)} for case in module.cases}}
+            cases: dict[str, CaseFacts] = {case.id: {"group": case.group, "tags": dict(case.tags)} for case in module.cases}
+            for case_id in module.on_edge:
+                cases[case_id]["stratum"] = 1
+            yield {**facts, "tests": gates, "cases": cases}

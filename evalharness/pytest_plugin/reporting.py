@@ -33,7 +33,7 @@ from evalharness.pytest_plugin.last_screen import EqualFailures, darken_last_lin
 from evalharness.pytest_plugin.options import asked_on_command_line
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
 from evalharness.report.text import plural, terminal_text
-from evalharness.runs.partial import part_texts
+from evalharness.runs.partial import NOT_ASKED, part_texts
 from evalharness.runs.run_file import read_run
 from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import Row, RunFile
@@ -186,6 +186,8 @@ class Reporting:
             return "failed" if report.failed else "invalid", "i", ("INVALID", {"yellow": True})
         if facts["outcome"] == "skip" and (facts["problem"] or "").startswith(NOT_RUN):
             return "not run", "", ("NOT RUN", {"yellow": True})
+        if facts["outcome"] == "skip" and (facts["problem"] or "").startswith(NOT_ASKED):
+            return "not asked", "", ("NOT ASKED", {})
         return None
 
     @pytest.hookimpl(trylast=True)

@@ -13,6 +13,7 @@ from evalharness.runs.journal import Journal, journal_name
 from evalharness.runs.run_file import utc_now
 
 if TYPE_CHECKING:
+    from evalharness.pytest_plugin.distributed.home import Home
     from evalharness.pytest_plugin.replay.resume import Resumption
 
 
@@ -28,14 +29,16 @@ class RunContext:
     """What the run has already, where this session resumes one."""
     cards: tuple[str, ...] | None = None
     """The GPUs that this process was given, as CUDA_VISIBLE_DEVICES names them; None for whatever is visible."""
+    home: Home | None = None
+    """How this process writes into the run's folder, where that is on another host."""
     started_at: str = field(default_factory=utc_now)
     started_s: float = field(default_factory=time.monotonic)
     """By the monotonic clock, for the duration of the run."""
 
     @cached_property
     def run_dir(self) -> Path:
-        """The folder of the run."""
-        return Path(self.run.report_dir) / self.run.run_id
+        """The folder of the run; of a worker on another host, its own copy of what it needs from there."""
+        return self.home.copy if self.home is not None else Path(self.run.report_dir) / self.run.run_id
 
     @property
     def is_worker(self) -> bool:
@@ -54,7 +57,8 @@ class RunContext:
     @cached_property
     def journal(self) -> Journal:
         """This process's journal, opened on first use."""
-        return Journal(self.run_dir, self.journal_name(self.worker))
+        name = self.journal_name(self.worker)
+        return Journal(self.run_dir, name) if self.home is None else self.home.journal(name)
 
     def close(self) -> None:
         """Close the journal if it was opened; it opens again at its next use."""

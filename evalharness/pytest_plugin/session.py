@@ -28,7 +28,7 @@ class EvalSession:
         self.lock: RunLock | None = None
         """Keeps other processes from resuming this run."""
         self.heartbeat: Heartbeat | None = None
-        """Writes this worker's signs of life."""
+        """Tells the controller this worker's signs of life."""
         self.sender: Ticker | None = None
         """Tells the controller how far this worker is."""
         self.current: ItemRecord | None = None

@@ -11,6 +11,7 @@ from pathlib import Path
 from evalharness.api.errors import RecordError
 from evalharness.report.tables import OUTCOMES, RunTables
 from evalharness.report.text import terminal_text
+from evalharness.runs.partial import stopped_evals
 from evalharness.runs.run_file import FINISHED, read_run, run_state
 from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
 
@@ -39,7 +40,8 @@ def run_word(run: RunFile, run_dir: Path) -> str:
 
 def compare_command(tables: RunTables) -> str:
     """Return the command that compares a finished run with the one before; "" where there is none."""
-    before = earlier_run(tables) if run_state(tables.run) == FINISHED and any(map(tables.total, _JUDGED)) else None
+    can_be = run_state(tables.run) == FINISHED and any(map(tables.total, _JUDGED)) and not stopped_evals(tables.run)
+    before = earlier_run(tables) if can_be else None
     if before is None:
         return ""
     words = [run_word(tables.run, run_dir) for run_dir in (before, tables.run_dir)]

@@ -16,6 +16,7 @@ from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import ERRORS, findings, verdict
 from evalharness.report.markdown import go_on_command
 from evalharness.report.noise import noise_summary
+from evalharness.report.rows_at_once import tuning_lines
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import figure_text, plural, terminal_text
 
@@ -115,6 +116,7 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
         *([f"noise: {noise}"] if noise else ()),
         *what_broke.slice_lines(tables),
         *what_broke.reason_lines(tables),
+        *tuning_lines(tables.run),
     ):
         yield from wrapped(line, columns)
     remarks = [remark for remark in findings(tables) if not remark.endswith(ERRORS)]  # their reasons say it here

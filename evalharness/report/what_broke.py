@@ -19,7 +19,7 @@ from evalharness.report.tables import COUNTS, ProblemGroup, RunTables
 from evalharness.report.text import figure_text, number_text, one_line, plural, terminal_text
 from evalharness.report.weak_slices import weak_slices
 from evalharness.report.worst import goals, worst_first
-from evalharness.runs.schema import GateVerdict, entries_of, text_of
+from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
 
 NUM_SINGLE_GATES = 6
 """Failed gates that get a line each; of more, those of one test and engine share one."""
@@ -161,6 +161,8 @@ def _what_it_is(gate: GateVerdict) -> str:
     noise = within_noise(gate)
     if baseline is None:
         return noise or figure_text(value, text_of(gate.get("metric")))
+    if proved := text_of(mapping(gate.get("certain")).get("proved")):
+        return one_line(proved, 300)
     changed = "" if value is None else f", changed by {number_text(value)}"
     unseen = gate.get("could_have_shown")
     size = f"; a difference of {number_text(unseen)} could have gone unseen" if isinstance(unseen, float) else ""

@@ -133,6 +133,10 @@ class Journal:
                 raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
         except (TypeError, ValueError, RecursionError) as error:
             raise RecordError(f"a {kind} line cannot be recorded: {error}; options, tags and scores must be plain JSON data") from error
+        self.append(line)
+
+    def append(self, line: bytes) -> None:
+        """Append whole lines as they are. Raises `RecordError`."""
         num_left = len(line)
         try:
             with self._lock:

@@ -103,7 +103,7 @@ _GENERATION = {
 }
 _GENERATED = {"generation": _Shape({}, _GENERATION).as_value()}
 _SPEC = _Shape(dict.fromkeys(("id", "backend", "checkpoint", "checkpoint_path"), _TEXT)).as_value()
-_FACTS = _Shape({}, {"group": _TEXT.or_null(), "tags": _object_of(_TEXT)}).as_value()
+_FACTS = _Shape({}, {"group": _TEXT.or_null(), "tags": _object_of(_TEXT), "stratum": _SAMPLE}).as_value()
 _ROW = _Shape(
     {**_CASE, "nodeid": _TEXT, "outcome": _of(str, check=("pass", "miss", "fail", "invalid", "error", "skip").__contains__)},
     {
@@ -113,7 +113,7 @@ _ROW = _Shape(
         "scores": _SCORES,
         "details": _OBJECT.or_null(),
         "tags": _object_of(_TEXT),
-        "num_samples": _SAMPLE,
+        **dict.fromkeys(("num_samples", "stratum"), _SAMPLE),
         "options": _of(dict, list, NoneType),
     },
 )
@@ -128,7 +128,8 @@ _KINDS: Mapping[str, _Shape] = {
         {"id": _TEXT, "settings": _OBJECT},
         {
             **dict.fromkeys(("worker", "how", "swapped_from", "cold_because"), _TEXT),
-            **dict.fromkeys(("load_s", "ended_s"), _NUMBER),
+            **dict.fromkeys(("load_s", "ended_s", "closed_s"), _NUMBER),
+            "cost": _OBJECT,
             "devices": _list_of(_TEXT).or_null(),
         },
     ),
@@ -148,7 +149,9 @@ _KINDS: Mapping[str, _Shape] = {
     "collected": _Shape({}, {"engines": _list_of(_SPEC), "nodeids": _list_of(_TEXT)}),
     "problem": _Shape({"problem": _TEXT}),
     "unit_start": _Shape({}, {"ahead": _FLAG}),
-    "unit": _Shape({"engine": _TEXT, "eval": _TEXT, "generation_s": _NUMBER}, {"ended_s": _NUMBER, "num_outcomes": _COUNT}),
+    "unit": _Shape(
+        {"engine": _TEXT, "eval": _TEXT, "generation_s": _NUMBER}, {"ended_s": _NUMBER, "num_outcomes": _COUNT, "work": _SCORES}
+    ),
 }
 _UNKNOWN = _Shape({})
 

@@ -1,4 +1,6 @@
-"""Whether a run holds its evals whole, or only a part of one: what `--lf`, `-k`, node ids, `--limit` or `--shard` selected."""
+"""Whether a run holds its evals whole, or only a part of one: what `--lf`, `-k`, node ids, `--limit` or `--shard` selected, or what was
+asked until --until-certain ended it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,29 @@ from collections.abc import Iterable, Sequence
 
 from evalharness.runs.schema import EvalLine, PartOfEval, Row, RunFile, entries_of, text_of
 
+NOT_ASKED = "not asked: "
+"""Begins the problem of a test that --until-certain left out: nothing is amiss with it."""
+
+
+def was_left_out(row: Row) -> bool:
+    """Return whether --until-certain left a test out, since the gates of its eval were decided."""
+    return row.get("outcome") == "skip" and text_of(row.get("problem")).startswith(NOT_ASKED)
+
 
 def parts_of_evals(evals: Iterable[EvalLine], rows: Sequence[Row]) -> list[PartOfEval]:
     """Return an entry per eval of which the rows are a part; in cases, or in tests where every case has one."""
     num_tests = Counter(row["eval"] for row in rows)
     num_cases = Counter(name for name, _ in {(row["eval"], row["case_id"]) for row in rows})
+    left_out = {row["eval"] for row in rows if was_left_out(row)}
+    asked = {(row["eval"], row["engine"], row["case_id"]) for row in rows if row["eval"] in left_out and not was_left_out(row)}
+    num_asked = Counter((name, engine) for name, engine, _ in asked)
     parts: list[PartOfEval] = []
     for entry in evals:
         name, of_tests, of_cases = entry["name"], entry.get("num_all_tests", 0), entry.get("num_all_cases", 0)
-        if num_cases[name] < of_cases:
+        if name in left_out:
+            num = min(count for (other, _), count in num_asked.items() if other == name)
+            parts.append({"eval": name, "what": "cases", "num": num, "of": of_cases, "until_certain": True})
+        elif num_cases[name] < of_cases:
             parts.append({"eval": name, "what": "cases", "num": num_cases[name], "of": of_cases})
         elif num_tests[name] < of_tests:
             parts.append({"eval": name, "what": "tests", "num": num_tests[name], "of": of_tests})
@@ -29,6 +45,11 @@ def part_texts(run: RunFile) -> dict[str, str]:
         name = text_of(part.get("eval"))
         texts[name] = f"{share_of(part)} {text_of(part.get('what'))} of {name}"
     return texts
+
+
+def stopped_evals(run: RunFile) -> list[str]:
+    """Return the evals that --until-certain ended before all their cases were asked."""
+    return [text_of(part.get("eval")) for part in entries_of(run.get("partial")) if part.get("until_certain") is True]
 
 
 def share_of(part: PartOfEval) -> str:

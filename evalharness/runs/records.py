@@ -32,7 +32,7 @@ from evalharness.runs.schema import (
     UnitLine,
     WorkerEntry,
 )
-from evalharness.runs.workers import EngineTotals, WorkerTimes
+from evalharness.runs.workers import EngineTotals, WorkerTimes, engine_costs
 
 EvalKey: TypeAlias = "tuple[str, str, str]"
 """worker, engine, eval."""
@@ -265,7 +265,7 @@ class _Reader:
             records.throughput.start_unit(worker)
         elif kind == "unit":
             unit = cast("UnitLine", values)
-            records.throughput.end_unit(worker, unit["engine"], unit["generation_s"])
+            records.throughput.end_unit(worker, unit["engine"], unit["generation_s"], unit.get("work") or {})
             records.workers.end_unit(worker, unit)
 
     def _begin(self, path: Path) -> None:
@@ -292,7 +292,7 @@ class _Reader:
         shared = None if around is None else self._arounds.setdefault(around, around)
         recorded = Recorded(made, line.path, line.offset + start, end - start, shared)
         if not values.get("copied"):  # else it is in the journal of a worker that died, which also took the time for it
-            self.records.throughput.add_generation(worker, values["engine"], cast("Generation", recorded))
+            self.records.throughput.add_generation(worker, values["engine"], made)
         return recorded
 
     def _add_outcome(self, worker: str, values: OutcomeLine, outcome: Recorded | Failed) -> None:
@@ -376,4 +376,9 @@ class GenerationFacts(TypedDict):
 def generation_facts(records: RunRecords) -> GenerationFacts:
     """Return the facts for run.json about how the generations were made."""
     workers = records.workers
-    return {"throughput": records.throughput.entries(), "workers": workers.entries(), "durations": workers.durations()}
+    seconds, costs = workers.seconds(), engine_costs(records.engine_lines)
+    throughput = [
+        cast("Throughput", {**entry, **seconds.get(entry["engine"], {}), "cost": costs.get(entry["engine"], {})})
+        for entry in records.throughput.entries()
+    ]
+    return {"throughput": throughput, "workers": workers.entries(), "durations": workers.durations()}

@@ -143,6 +143,7 @@ def missing_row(engines: Mapping[str, EngineEntry], evals: Mapping[str, EvalLine
             "problem": f"{NOT_RUN}{reason}",
             "group": facts.get("group"),
             "tags": facts.get("tags", {}),
+            **({"stratum": facts["stratum"]} if "stratum" in facts else {}),
             "scores": {},
             "generation": None,
             "prompt_sha256": None,

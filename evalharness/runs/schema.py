@@ -72,6 +72,8 @@ class CaseFacts(TypedDict, total=False):
     group: str | None
     """Joins cases that belong together: they count as one unit in intervals and paired tests."""
     tags: dict[str, str]
+    stratum: int
+    """With --until-certain, 1 on the edge, of which more is asked first; absent elsewhere."""
 
 
 class Row(CaseFacts, total=False):
@@ -177,6 +179,25 @@ class EngineLine(TypedDict, total=False):
     cold_because: str
     ended_s: float
     devices: list[str] | None
+    cost: EngineCost
+    closed_s: float
+    """When no test needed it any more, in seconds since 1970; in the line that has no `load_s`."""
+
+
+class EngineCost(TypedDict, total=False):
+    """What the limit of an engine depends on; where something is not known, why not."""
+
+    card: str
+    """The name of its GPUs."""
+    num_cards: int
+    card_unknown: str
+    shape: dict[str, Any]
+    """A `checkpoints.model_shape.ModelShape` as plain data."""
+    shape_unknown: str
+    rows_at_once: int
+    """The most answers that it generates together."""
+    kv_tokens: int
+    """For how many tokens its memory has room."""
 
 
 class UnitLine(TypedDict, total=False):
@@ -188,6 +209,8 @@ class UnitLine(TypedDict, total=False):
     generation_s: float
     ended_s: float
     num_outcomes: int
+    work: dict[str, float]
+    """Sums of what the engine did meanwhile: `backends/work.py`, and of its GPUs `energy_j` (joules), `busy_sum` over `busy_looks`."""
 
 
 class EvalEntry(TypedDict, total=False):
@@ -221,13 +244,19 @@ class EvalLine(EvalEntry, total=False):
     """Of all cases on all engines of the run, with those that were deselected (-k, --lf, node ids)."""
 
 
-class PartOfEval(TypedDict):
-    """An eval that a run does not hold whole: `num` of `of` cases, or tests, are in it."""
-
+class _PartOfEval(TypedDict):
     eval: str
     what: Literal["cases", "tests"]
     num: int
     of: int
+
+
+class PartOfEval(_PartOfEval, total=False):
+    """An eval that a run does not hold whole: `num` of `of` cases, or tests, are in it."""
+
+    until_certain: bool
+    """Whether the run stopped there by --until-certain: its cases are then a weighted draw, and its end depends on their answers. Of
+    several engines, `num` is of the one that stopped first."""
 
 
 class EngineEntry(TypedDict, total=False):
@@ -260,6 +289,31 @@ class EngineEntry(TypedDict, total=False):
     cold_because: list[str]
 
 
+class MetricLimits(TypedDict):
+    """One metric when a run stopped: its mean in the baseline, and the difference to it, estimated over all cases, with its limits."""
+
+    metric: str
+    base: float
+    difference: float
+    low: float
+    high: float
+
+
+class CertainFacts(TypedDict):
+    """What --until-certain had proved of a test on an engine when it stopped, or that all cases were asked without a proof."""
+
+    claim: Literal["regressed", "harmless", ""]
+    margin: float
+    num_cases: int
+    """Cases of the proof; those in flight when it was found are in the rows, but not in it."""
+    num_groups: int
+    of_cases: int
+    proved: str
+    """The claim "harmless" as a sentence; empty for others."""
+    metrics: list[MetricLimits]
+    """The one that could have lost most first; their limits hold whenever the run stopped."""
+
+
 class SliceVerdict(TypedDict):
     """A slice in which a gate failed: the tag's value, what was measured (None for nothing), and the rows that were counted."""
 
@@ -281,9 +335,9 @@ class GateVerdict(TypedDict, total=False):
     n: int
     """Rows that were counted, or pairs of them."""
     passed: bool | None
-    """None where a `no_regression` gate was skipped for want of a baseline."""
+    """None where a `no_regression` gate was skipped for want of a baseline, or --until-certain left cases out that a gate needs."""
     judged: bool
-    """False where the gate neither passed nor failed, as its cases did not all run or all ended in an error; `passed` is False, too."""
+    """False where the gate neither passed nor failed, as its cases did not all run or all ended in an error; `passed` is not True."""
     asked: bool
     reason: str
     """Why it did not pass; empty where it did."""
@@ -301,6 +355,8 @@ class GateVerdict(TypedDict, total=False):
     """The tag of a gate on slices; `value` and `n` are then those of the worst. Missing for one on all cases."""
     failed_slices: list[SliceVerdict]
     """The worst first."""
+    certain: CertainFacts
+    """What --until-certain had proved, of a gate `no_regression`."""
 
 
 class Aggregate(TypedDict):
@@ -332,8 +388,8 @@ class OutputFile(TypedDict):
     num_bytes: int
 
 
-class Throughput(TypedDict):
-    """Tokens and seconds of one engine, summed over its workers."""
+class Throughput(TypedDict, total=False):
+    """Tokens and seconds of one engine, summed over its workers; from `load_s` on absent in runs of older versions."""
 
     engine: str
     generation_s: float
@@ -343,6 +399,17 @@ class Throughput(TypedDict):
     num_untimed_generations: int
     """Of units that broke, so that their seconds are unknown."""
     num_workers: int
+    load_s: float
+    """Of starts and swaps."""
+    tests_s: float
+    """While it was open and had nothing to generate: tests ran."""
+    idle_s: float
+    """While its workers had no engine open, and others still worked."""
+    answers: dict[str, float]
+    """Sums over its answers: an `analysis.speed.bound.Work` without what only the engine knows."""
+    work: dict[str, float]
+    """As in `UnitLine`, summed."""
+    cost: EngineCost
 
 
 class WorkerEntry(TypedDict):
@@ -445,7 +512,7 @@ class RunFile(TypedDict, total=False):
     noise: NoiseFacts
     """Only of a run with --noise."""
     partial: list[PartOfEval]
-    """The evals of which only a part was selected; absent in runs of older versions."""
+    """The evals of which only a part was selected or asked; absent in runs of older versions."""
     gates: list[GateVerdict]
     aggregates: list[Aggregate]
     tables: list[TableEntry]

@@ -39,6 +39,7 @@ TO_ENGINES: dict[str, object] = {
     "max_model_len": "64",
     "enforce_eager": True,
     "batch_invariant": True,
+    "tune": True,
     "server": "openai",
     "base_url": "http://x",
     "served_model": "m",

@@ -61,6 +61,7 @@ LOADING: dict[str, Any] = {
     "vllm.enforce_eager": False,
     "vllm.batch_invariant": True,
     "vllm.extra": (("max_num_seqs", 3),),
+    "vllm.tune": True,
     "server.server": "openai",
     "server.base_url": "http://x",
     "server.served_model": "m",

@@ -32,7 +32,7 @@ TIMEOUT_S = 400  # where other test workers and other people keep the machine bu
 MODES = ("no-xdist", "n0", pytest.param("n2", marks=pytest.mark.slow))
 _ALWAYS = {"COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 _IGNORED = ("-W", "ignore:Module already imported so cannot be rewritten")  # in this process the plugin is, one way or another
-_FLAGS = {"no-xdist": (), "n0": ("-p", "xdist", "-n0"), "n2": ("-p", "xdist", "-n2")}
+_FLAGS = {"no-xdist": (), "xdist": ("-p", "xdist"), "n0": ("-p", "xdist", "-n0"), "n2": ("-p", "xdist", "-n2")}
 
 HEADER = """
 import os, pytest

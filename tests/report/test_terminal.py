@@ -186,3 +186,16 @@ def test_a_name_that_is_cut_stands_in_full_below(tmp_path: Path) -> None:
     lines = lines_of(tmp_path, [row("a", test=name, scores={"f1": 0.5}), row("a")], 80)
     assert "~" in lines[1]
     assert f"stage_a::{name}: f1 0.500".replace(" ", "") in "".join(lines[2:5]).replace(" ", "")
+
+
+def test_what_tune_has_chosen_is_said(tmp_path: Path) -> None:
+    lengths = "prompts up to 256 tokens, answers up to 128"
+    chosen = {"rows": 256, "default": 1024, "how": "measured", "tokens_per_s": {"1024": 19539, "256": 22487}}
+    open_ = {"rows": 1024, "default": 1024, "how": "measuring", "tokens_per_s": {}}
+    for choice, said in (
+        (chosen, f"rows at once on vllm:a: 256 (measured; 1,024: 19,539 tok/s, 256: 22,487 tok/s), for {lengths}"),
+        (open_, f"rows at once on vllm:a: 1,024 (too few answers to measure it; vLLM's own number stays), for {lengths}"),
+    ):
+        engines = [{"id": "vllm:a", "settings": {"rows_at_once": {lengths: choice}}}]
+        assert said in lines_of(tmp_path, rows(12), 200, engines=engines)
+    assert lines_of(tmp_path, rows(12), 200, engines=[{"id": "vllm:a", "settings": {"rows_at_once": {lengths: 5, "x": {"rows": "\x1b"}}}}])

@@ -80,6 +80,8 @@ class TestThroughput:
                 speed.add_generation("main", engine, TOKENS)
             speed.end_unit("main", engine, 1.5)
         hf, vllm = speed.entries()
+        assert hf.pop("work") == {}
+        assert hf.pop("answers")["num_prompt_tokens"] == 30
         assert hf == {
             "engine": "hf:a", "generation_s": 3.0, "num_generations": 3, "num_prompt_tokens": 30, "num_completion_tokens": 15,
             "num_untimed_generations": 0, "num_workers": 1,

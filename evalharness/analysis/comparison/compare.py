@@ -72,6 +72,10 @@ def differences(base: Side, candidate: Side) -> list[Difference]:
     for key, sheet in candidate.sheets.items():
         if key in base.sheets:
             all_differences += _of_sheets(base.sheets[key], sheet)
+    for side in (base, candidate):
+        for name in side.stopped:
+            text = f"{side.label} stopped when it was certain, after {side.parts.get(name, name)}: a weighted draw"
+            all_differences.append(Difference("stopped when certain", text, True))
     all_differences += _of_facts(_shown(base, candidate), _shown(candidate, base), is_grave=False)
     all_differences += _of_weights(base, candidate)
     for side, other in ((base, candidate), (candidate, base)):
@@ -286,12 +290,14 @@ def compare(
     only: Collection[str] = (),
     num_families: int = 1,
     seed: int = DEFAULT_SEED,
+    level: float = LEVEL,
 ) -> Comparison:
     """Return the comparison of two sides. Raises `ComparisonError` if they cannot be paired or their requests differ.
 
     `anyway` turns differences in requests and judging into warnings, and `go_on` says how; without a common case the comparison is still
     refused. `only`: the metrics to test and correct for, all if empty ("category": the marks by category). `num_families`: of how many
     comparisons this is one, which all together may give a false alarm by noise with a chance of 5 % (where noise was measured).
+    `level`: the chance of a false alarm otherwise.
     """
     common = [key for key in candidate.sheets if key in base.sheets]
     if not common:
@@ -329,8 +335,8 @@ def compare(
         slices += _slices(question, lines)
         cases += _cases(base.sheets[key], candidate.sheets[key], ways)
     noise = partial(_noises, base, candidate)
-    judged, num_tests = _judged(metrics, noise, num_families)
-    judged_slices, num_slice_tests = _judged(slices, noise, num_families)
+    judged, num_tests = _judged(metrics, noise, num_families, level)
+    judged_slices, num_slice_tests = _judged(slices, noise, num_families, level)
     cases.sort(key=_worst_first)
     return Comparison(base, candidate, all_differences, coverage, judged, judged_slices, cases, num_tests, num_slice_tests, seed)
 
@@ -397,28 +403,32 @@ def _noises(base: Side, candidate: Side, change: MetricChange) -> list[Noise]:
     return known * 2 if len(known) == 1 else known
 
 
-def _judged(changes: Sequence[MetricChange], noises: Noises, num_families: int) -> tuple[list[MetricChange], int]:
+def _judged(changes: Sequence[MetricChange], noises: Noises, num_families: int, level: float) -> tuple[list[MetricChange], int]:
     """Return the changes with corrected p values and verdicts, and the number of tests corrected for."""
     corrected, num_tests = holm(
-        [change.change.p for change in changes], [smallest_p(change.change.num_changed_groups) for change in changes]
+        [change.change.p for change in changes], [smallest_p(change.change.num_changed_groups) for change in changes], level
     )
-    judged = [_with_verdict(change, p, num_tests, noises(change), num_families) for change, p in zip(changes, corrected, strict=True)]
+    judged = [
+        _with_verdict(change, p, num_tests, noises(change), num_families, level) for change, p in zip(changes, corrected, strict=True)
+    ]
     return judged, num_tests
 
 
-def _with_verdict(change: MetricChange, p_corrected: float, num_tests: int, noises: Sequence[Noise], num_families: int) -> MetricChange:
+def _with_verdict(
+    change: MetricChange, p_corrected: float, num_tests: int, noises: Sequence[Noise], num_families: int, level: float
+) -> MetricChange:
     paired, floor = change.change, math.nan
-    detectable = detectable_difference(paired.standard_error, LEVEL / num_tests) if paired.num_groups > 1 else math.nan
+    detectable = detectable_difference(paired.standard_error, level / num_tests) if paired.num_groups > 1 else math.nan
     if noises and paired.num_pairs:
         floor = floor_of(noises, paired.num_pairs, level=LEVEL / num_tests / num_families)
-        detectable = max(detectable, detectable_over(floor, paired.standard_error, LEVEL / num_tests))
+        detectable = max(detectable, detectable_over(floor, paired.standard_error, level / num_tests))
     is_noise = 0 < abs(paired.difference) <= floor
-    if p_corrected <= LEVEL and paired.difference and not is_noise:
+    if p_corrected <= level and paired.difference and not is_noise:
         better = (paired.difference > 0) == (change.direction == "higher")
         verdict = CHANGED if change.direction == "none" else IMPROVED if better else REGRESSED
-    elif is_noise and p_corrected <= LEVEL:
+    elif is_noise and p_corrected <= level:
         verdict = WITHIN_NOISE
-    elif smallest_p(paired.num_groups) > LEVEL / num_tests or (change.is_bounded and not detectable <= WORTH_SHOWING):
+    elif smallest_p(paired.num_groups) > level / num_tests or (change.is_bounded and not detectable <= WORTH_SHOWING):
         verdict = NOT_ENOUGH
     else:
         verdict = WITHIN_NOISE if is_noise else SAME

@@ -89,6 +89,8 @@ class Side:
     """By eval, test and metric: "lower" or "none" (no better direction), as the eval or a gate with `<` says."""
     parts: dict[str, str] = field(default_factory=dict)
     """Evals that its run does not hold whole, with what it has of each: "3 of 182 cases of stage_a"."""
+    stopped: tuple[str, ...] = ()
+    """Those of them that --until-certain ended."""
     gates: tuple[GateVerdict, ...] = ()
     """Those of this engine; baselines have none."""
     notes: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ from evalharness.api.errors import BaselineError, ComparisonError, ConfigError, 
 from evalharness.runs.files import read_whole, write_atomically
 from evalharness.runs.journal import readable
 from evalharness.runs.judging import code_of
-from evalharness.runs.partial import part_texts
+from evalharness.runs.partial import part_texts, stopped_evals
 from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import EngineEntry, Row, RunFile, entries_of, mapping, text_of
 
@@ -140,6 +140,7 @@ def _side(run: RunFile, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Si
         },
         directions=_directions(run, sheets),
         parts=part_texts(run),
+        stopped=tuple(stopped_evals(run)),
         noise=noises_of(mapping(run.get("noise")).get("measured"), engine) if run.get("noise") else {},
         gates=tuple(gate for gate in entries_of(run.get("gates")) if gate.get("engine") == engine),
     )

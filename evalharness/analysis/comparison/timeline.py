@@ -89,7 +89,10 @@ def read_tracks(folders: Sequence[Path], notes: list[str]) -> list[Track]:
             continue
         if not sides:
             notes.append(f"{folder.name} is left out: it has no rows; if it was killed, recover them with: evalharness report {folder}")
-        for side in sides:
+        stopped = [side for side in sides if side.stopped]
+        if stopped:
+            notes.append(f"{folder.name} is left out: it stopped when it was certain, after {'; '.join(stopped[0].parts.values())}")
+        for side in () if stopped else sides:
             notes += [line for note in side.caveats if (line := f"{folder.name}: {note}") not in notes]  # a run may have many checkpoints
             measured.append(_measured(run, side))
     if not measured:

@@ -18,9 +18,12 @@ from transformers.utils import chat_template_utils  # noqa: E402
 
 from evalharness.backends.template_sandbox import LimitedEnvironment  # noqa: E402
 
+DynamicLayer: Any = transformers.cache_utils.DynamicLayer
+"""Keys and values of a layer that keeps all of them."""
+
 chat_template_utils.ImmutableSandboxedEnvironment = LimitedEnvironment  # a checkpoint's template might loop for ever, or take all memory
 
-__all__ = ["gguf_architectures", "grows_freely", "num_image_tokens", "takes_dynamic_cache", "transformers"]
+__all__ = ["DynamicLayer", "gguf_architectures", "grows_freely", "num_image_tokens", "takes_dynamic_cache", "transformers"]
 
 
 def num_image_tokens(processor: Any, sizes: Sequence[tuple[int, int]]) -> list[int] | None:
@@ -39,7 +42,7 @@ def takes_dynamic_cache(model: Any) -> bool:
 
 def grows_freely(layers: Sequence[Any]) -> bool:
     """Return whether all layers of a cache keep every key and value, without a window."""
-    return bool(layers) and all(type(layer) is transformers.cache_utils.DynamicLayer for layer in layers)
+    return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
 
 
 def gguf_architectures() -> frozenset[str]:

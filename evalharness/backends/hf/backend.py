@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf._transformers import transformers
 from evalharness.backends.hf.batching import BatchSizes, groups_of_equal_plan, is_broken_device, is_out_of_memory, release_memory
 from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested, largest_image_tokens, row_with_images
+from evalharness.backends.hf.fixed_cache import Steps
 from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, shared_checkpoint
 from evalharness.backends.hf.sampling import EXTRA_OPTIONS, Grammars, check_extras
 from evalharness.backends.hf.scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model
@@ -35,6 +37,7 @@ from evalharness.backends.hf.shared_weights import SharedWeights
 from evalharness.backends.hf.weights import HfWeights
 from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
+from evalharness.backends.work import WorkSums
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +74,7 @@ class HfBackend:
     def _take(self, loaded: LoadedCheckpoint, source: WeightSource, shared: SharedModel | None) -> None:
         self._shared = shared
         self._runner: BatchRunner | None = None
+        self.work = WorkSums()
         model = loaded.model
         self._computing: Callable[[], AbstractContextManager[Any]] = self._without_settings if shared is None else shared.sampling
         self._settings: Mapping[str, Any] = {
@@ -84,6 +88,8 @@ class HfBackend:
         self.vocab_size = int(model.get_input_embeddings().num_embeddings)
         """How many tokens the model knows."""
         self._take_companions(model, loaded.tokenizer, loaded.processor, loaded.eos_token_ids)
+        # A trainer's model may be wrapped, moved and given hooks between two calls: its steps run as they are.
+        self._steps = Steps(are_fixed=shared is None and model.device.type == "cuda")
         self.max_model_len: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.capabilities = Capabilities(
             supports_vlm=loaded.processor is not None,
@@ -144,6 +150,7 @@ class HfBackend:
             "eos_token_ids": list(self.eos_token_ids),
             "max_rows_per_batch": self.batch_sizes.row_cap,
             "num_batches_halved": self.batch_sizes.num_halvings,
+            **({"cuda_graphs": self._steps.problem or self._steps.are_fixed} if self._settings["device"].startswith("cuda") else {}),
             "adapter": self.weights.adapter_facts(),
             "is_shared": self.weights.is_shared,
         }
@@ -153,7 +160,9 @@ class HfBackend:
     ) -> Iterator[BackendOutput]:
         """Yield one output per prompt, soon after it has ended; the longest prompts of each window run first."""
         self.weights.require_usable()
-        runner = BatchRunner(self.weights.model, self.tokenizer, plugins, should_stop, self._grammars, self._computing)
+        runner = BatchRunner(
+            self.weights.model, self.tokenizer, plugins, should_stop, self._grammars, self._computing, self.work, self._steps
+        )
         self._runner = runner
         try:
             for output in self._outputs(prompts, runner):
@@ -233,7 +242,10 @@ class HfBackend:
         prompts.sort(key=estimate)
         while prompts:
             batch = self.batch_sizes.take(prompts, estimate, prompts, self.weights.model.device)
+            since = time.monotonic()
             rows, refused = _sort_out(batch, self._row, runner)
+            if batch[0].has_images:
+                self.work.pictures(since, is_waited_for=True)
             yield from refused
             yield from self._run_rows(rows, runner)
 

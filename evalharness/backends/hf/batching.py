@@ -62,7 +62,7 @@ _ROW_CAP = {"cpu": 32, "cuda": 256}
 
 # Measured on one CPU core (135 million float32 weights, 32 prompts of 20 to 400 tokens, 12 new ones, CPU seconds): 8 moves
 # 32.2, 27 moves 27.2, 80 moves 27.6; raw batches of 16 34.7, of 8 28.4.
-_CACHE_MOVES = 27
+_CACHE_MOVES = {"cpu": 27, "cuda": 12}  # a cache of fixed size is not copied in every step; an estimate
 _LOGIT_COPIES = 3  # the model's own, in float32, and while they become log-probabilities
 # What starting a step costs, in bytes that could be moved meanwhile: a few ms at 20 GB/s, some ten ms at 3 TB/s. Estimates.
 _STEP_BYTES = {"cpu": 64 * 1024**2, "cuda": 32 * 1024**3}
@@ -109,7 +109,7 @@ def max_padding(device: torch.device, weight_bytes: int, cost: BatchCost) -> int
     A step has a fixed cost and reads all weights once, whatever the number of rows; each position's keys and values it
     moves many times (appended by copying, expanded for grouped heads, read).
     """
-    return int((_STEP_BYTES.get(device.type, 0) + weight_bytes) / (_CACHE_MOVES * max(cost.cache_bytes, 1)))
+    return int((_STEP_BYTES.get(device.type, 0) + weight_bytes) / (_CACHE_MOVES.get(device.type, 27) * max(cost.cache_bytes, 1)))
 
 
 def available_bytes(device: torch.device) -> int:

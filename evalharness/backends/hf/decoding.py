@@ -7,6 +7,7 @@ no setting of a tokenizer can change it.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -19,8 +20,10 @@ from evalharness.api.errors import BackendError, ImageError
 from evalharness.api.hooks import LOGITS_PROCESSOR, STOPPING_CRITERIA, GenerationPlugin
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan, StoppedBy, UnderWay, failure_of
 from evalharness.backends.hf._transformers import grows_freely, takes_dynamic_cache, transformers
+from evalharness.backends.hf.fixed_cache import FixedDecoder, Steps, Unfit, decode, why_not_fixed
 from evalharness.backends.hf.sampling import Grammars, OfBatch, TokenBans, WithoutPadding, processors_for
 from evalharness.backends.stops import RowEnd, trim_at_stop_id
+from evalharness.backends.work import WorkSums
 
 _LOOK_EVERY = 8
 """Steps from one count of finished rows to the next: on a GPU each makes the host wait."""
@@ -28,6 +31,9 @@ _LEAVING_SHARE = 0.25
 """From this share of finished rows on it pays to go on without them."""
 _LONGEST_WAIT = 32
 """Steps after which a finished row leaves even if it is the only one: its test waits for it."""
+
+_FEWEST_STEPS = 8
+"""Tokens from which a cache of fixed size pays: capturing its step takes as long as two or three of them."""
 
 
 class StopRequested(BaseException):
@@ -45,8 +51,9 @@ def _wishes(name: str, made: Any, rows: torch.Tensor) -> torch.Tensor:
 class RowEnds(transformers.StoppingCriteria):
     """Ends each row by itself at a stop string or at a plugin's wish.
 
-    `ended`: after how many tokens, by what, and the plugin's name. `should_stop` is asked in every step; `StopRequested` then ends the
-    batch. Where `rows_may_leave`, all rows are said to end once enough are finished: the batch is to go on without these.
+    `ended`: after how many tokens, by what, and the plugin's name. `on_step` is told the rows and the time of every step,
+    `should_stop` asked in each; `StopRequested` then ends the batch. Where `rows_may_leave`, all rows are said to end once enough are
+    finished: the batch is to go on without these.
     """
 
     def __init__(
@@ -59,8 +66,10 @@ class RowEnds(transformers.StoppingCriteria):
         should_stop: Callable[[], bool],
         *,
         rows_may_leave: bool = False,
+        on_step: Callable[[int, float], None] = lambda num_rows, now: None,
     ) -> None:
         num_rows = len(num_padding)
+        self._on_step = on_step
         self.ended: dict[int, tuple[int, StoppedBy, str | None]] = {}
         self._num_padding = tuple(num_padding)
         self._should_stop = should_stop
@@ -80,9 +89,12 @@ class RowEnds(transformers.StoppingCriteria):
         """Tokens of all rows up to the step that was looked at last, without padding."""
         self._ended_by_id: set[int] = set()
         self._first_end: int | None = None
+        self.should_leave = False
+        """Whether the batch is to go on without those that have ended."""
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         self._num_new = num_new = input_ids.shape[1] - self._width
+        self._on_step(self._num_rows, time.monotonic())
         if self._should_stop():
             raise StopRequested
         if self._going:
@@ -101,7 +113,8 @@ class RowEnds(transformers.StoppingCriteria):
             ended[list(self.ended)] = True
         if self._num_rows > 1 and num_new - self._num_looked >= _LOOK_EVERY:
             self._look(input_ids, num_new)
-            if self._may_leave and self._some_should_leave(num_new):
+            self.should_leave = self._may_leave and self._some_should_leave(num_new)
+            if self.should_leave:
                 return torch.ones_like(ended)
         return ended
 
@@ -163,6 +176,7 @@ class RowEnds(transformers.StoppingCriteria):
         self.ended = {}
         self._ended_by_id = set()
         self._first_end = None
+        self.should_leave = False
         self._num_rows = len(rows)
         self._num_looked, self._num_counted = self._num_new, self._num_new * len(rows)
         self._may_leave = self._may_leave and len(rows) > 1
@@ -208,6 +222,8 @@ class BatchRunner:
     grammars: Grammars
     computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
     """What the model must be in while tokens are made."""
+    work: WorkSums = field(default_factory=WorkSums)
+    steps: Steps = field(default_factory=lambda: Steps(are_fixed=False))
     _at_work: list[RowEnds] = field(default_factory=list)
     """Of the running batch, if any."""
 
@@ -216,13 +232,22 @@ class BatchRunner:
 
         The rows' plans are equal apart from the seed. Raises `StopRequested`, and whatever torch and transformers raise.
         """
+        self.work.start()
         batch = _Batch(rows, self)
         self._at_work[:] = [batch.ends]
         try:
             while batch.rows:
-                yield from batch.go_on()
+                try:
+                    outputs = batch.go_on()
+                except Unfit as problem:
+                    self.steps.are_fixed, self.steps.problem = False, str(problem)
+                    batch = _Batch(batch.rows, self)  # from the prompts: what was made so far is not to be trusted
+                    self._at_work[:] = [batch.ends]
+                    continue
+                yield from outputs
         finally:
             self._at_work.clear()
+            self.work.stop()
 
     def under_way(self) -> UnderWay:
         """Return what is generated now. For any thread."""
@@ -252,7 +277,10 @@ class _Batch:
         for_batch = any("hf_logits_processor" in plugin.hooks for plugin in plugins)
         stays_whole = for_batch or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
         self._cache = None if stays_whole else selectable_cache(model)
-        self.ends = RowEnds(self._width, plan, num_padding, tokenizer, plugins, runner.should_stop, rows_may_leave=self._cache is not None)
+        self._steps = runner.steps
+        self._decoder = self._fixed_decoder(has_images=any(row.per_image for row in rows))
+        ending = (self._width, plan, num_padding, tokenizer, plugins, runner.should_stop)
+        self.ends = RowEnds(*ending, rows_may_leave=self._cache is not None, on_step=runner.work.step)
         banning = [plugin for plugin in plugins if plugin.bans_tokens]
         bans = [TokenBans(banning, tokenizer, grammars.vocab_size, len(rows))] if banning else []
         self._processors, self._raw = processors_for(
@@ -262,6 +290,18 @@ class _Batch:
             self._inputs["attention_mask"],
             [*self._processors_of(plugins, num_padding), *bans, *grammars.processors(plan, prompts)],
         )
+
+    def _fixed_decoder(self, *, has_images: bool) -> FixedDecoder | None:
+        """Return what decodes with a cache of fixed size, None where the model cannot, or it does not pay."""
+        plan, steps = self._plan, self._steps
+        if not steps.are_fixed or has_images or not plan.use_cache or plan.max_new_tokens < _FEWEST_STEPS:
+            return None
+        cache = self._cache if self._cache is not None else selectable_cache(self._model)
+        steps.problem = why_not_fixed(self._model, cache)
+        if steps.problem is not None:
+            return None
+        mask = self._inputs["attention_mask"]
+        return FixedDecoder(self._model, cache, mask, plan.max_new_tokens, check_first=not steps.are_checked)
 
     def _processors_of(self, plugins: Sequence[GenerationPlugin], num_padding: Sequence[int]) -> list[Any]:
         processors: list[Any] = []
@@ -273,24 +313,9 @@ class _Batch:
 
     def go_on(self) -> list[BackendOutput]:
         """Generate until rows are to leave, or the last one has ended; return the completions of those that have."""
-        num_before = self._inputs["input_ids"].shape[1] - self._width
-        more = {} if self._cache is None else {"past_key_values": self._cache}
+        num_left = self._plan.max_new_tokens - (self._inputs["input_ids"].shape[1] - self._width)
         with self._computing():
-            sequences = self._model.generate(
-                **self._inputs,
-                **more,
-                # Sampling and penalties are done by our own processors; here is only what ends a row.
-                generation_config=transformers.GenerationConfig(
-                    max_new_tokens=self._plan.max_new_tokens - num_before,
-                    do_sample=False,
-                    num_beams=1,
-                    use_cache=self._plan.use_cache,
-                    eos_token_id=list(self._plan.stop_token_ids) or None,
-                    pad_token_id=self._pad_id,
-                ),
-                logits_processor=self._processors,
-                stopping_criteria=[self.ends],
-            )
+            sequences = self._generate(num_left) if self._decoder is None else self._decode(self._decoder, num_left)
             num_new = sequences.shape[1] - self._width
             is_over = self._cache is None or num_new >= self._plan.max_new_tokens
             leaving = set(range(len(self.rows))) if is_over else self._ended(sequences)
@@ -300,6 +325,39 @@ class _Batch:
             if stay:
                 self._keep(stay, sequences)
         return outputs
+
+    def _generate(self, max_new_tokens: int) -> torch.Tensor:
+        more = {} if self._cache is None else {"past_key_values": self._cache}
+        sequences: torch.Tensor = self._model.generate(
+            **self._inputs,
+            **more,
+            # Sampling and penalties are done by our own processors; here is only what ends a row.
+            generation_config=transformers.GenerationConfig(
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                num_beams=1,
+                use_cache=self._plan.use_cache,
+                eos_token_id=list(self._plan.stop_token_ids) or None,
+                pad_token_id=self._pad_id,
+            ),
+            logits_processor=self._processors,
+            stopping_criteria=[self.ends],
+        )
+        return sequences
+
+    def _decode(self, decoder: FixedDecoder, max_new_tokens: int) -> torch.Tensor:
+        sequences = decode(
+            decoder,
+            self._inputs,
+            self._processors,
+            self.ends,
+            max_new_tokens=max_new_tokens,
+            stop_token_ids=self._plan.stop_token_ids,
+            pad_id=self._pad_id,
+            look_every=_LOOK_EVERY,
+        )
+        self._steps.are_checked = True
+        return sequences
 
     def _ended(self, sequences: torch.Tensor) -> set[int]:
         stop_ids = frozenset(self._plan.stop_token_ids)
@@ -326,7 +384,10 @@ class _Batch:
             "attention_mask": torch.nn.functional.pad(mask, (0, sequences.shape[1] - mask.shape[1]), value=1),
         }
         assert self._cache is not None  # else the batch stays whole
-        self._cache.batch_select_indices(indices)
+        if self._decoder is not None:
+            self._decoder.keep(indices)
+        else:
+            self._cache.batch_select_indices(indices)
         for processor in self._processors:
             if hasattr(processor, "keep_rows"):
                 processor.keep_rows(indices)

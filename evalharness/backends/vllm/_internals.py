@@ -1,8 +1,9 @@
 """The parts of vLLM used beyond its documented interface; `tests/backends/vllm/test_internals.py` fails if a release drops one.
 
-Replaced or read in a running engine: the command that inspects a model's class, the queue of results, the renderer. Named: an executor.
-Read from vLLM's source, as importing those modules takes seconds or touches CUDA: the engine's arguments, and the limits of the V2 model
-runner (the usual one on GPUs). vLLM checks these limits when a request runs, not when it arrives, and an error there ends the engine.
+Replaced or read in a running engine: the command that inspects a model's class, the queue of results and what reads it, the renderer.
+Named: an executor. Read from vLLM's source, as importing those modules takes seconds or touches CUDA: the engine's arguments, and the
+limits of the V2 model runner (the usual one on GPUs). vLLM checks these limits when a request runs, not when it arrives, and an error
+there ends the engine.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import ast
 import contextlib
 import functools
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,19 @@ def result_queue(llm: Any) -> tuple[Any, Any]:
     """Return the queue of results of an engine core in a process of its own, and the thread that fills it; None where there is none."""
     core = llm.llm_engine.engine_core
     return getattr(core, "outputs_queue", None), getattr(core, "output_queue_thread", None)
+
+
+def listen_to_steps(llm: Any, hear: Callable[[int, float], None]) -> None:
+    """Have `hear` called with every step's number of rows that got tokens, and its time by vLLM's monotonic clock."""
+    core = llm.llm_engine.engine_core
+    get_output = core.get_output
+
+    def heard() -> Any:
+        outputs = get_output()
+        hear(len(outputs.outputs), outputs.timestamp)
+        return outputs
+
+    core.get_output = heard
 
 
 def num_tokens_running(llm: Any) -> int | None:

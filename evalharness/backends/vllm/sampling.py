@@ -13,6 +13,7 @@ from evalharness.api.requests import GenerationFailure
 from evalharness.api.thinking import DEFAULT_MARKS
 from evalharness.backends.base import Completion, Prompt, SamplingPlan
 from evalharness.backends.vllm._internals import knows_thinking, uses_v2_runner
+from evalharness.backends.vllm.drafts import with_draft
 
 
 def thinking_arguments(tokenizer: Any) -> dict[str, Any]:
@@ -81,8 +82,10 @@ stop_reason `repetition_detected`.
 """
 
 
-def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = False) -> Any:
+def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = False, draft_ids: Sequence[int] = ()) -> Any:
     """Return `vllm.SamplingParams` with every field set that a result depends on; `is_watched`: tokens come step by step.
+
+    `draft_ids`: for an engine that checks drafts.
 
     `UnsupportedOption` where vLLM cannot honour the plan, or would change it without saying so.
     """
@@ -115,6 +118,7 @@ def sampling_params(plan: SamplingPlan, *, vocab_size: int, is_watched: bool = F
         "skip_special_tokens": plan.skip_special_tokens,
         "logprobs": 0 if plan.logprobs else None,  # 0: of the token that was taken, none of the others
         "output_kind": RequestOutputKind.DELTA if is_watched else RequestOutputKind.FINAL_ONLY,
+        **with_draft(draft_ids, vocab_size),
     }
     refusals: tuple[type[Exception], ...] = (TypeError, AttributeError, ImportError, *validation_errors())
     if plan.thinking is not None:

@@ -20,6 +20,7 @@ from evalharness.api.options import ModelLoadConfig
 from evalharness.api.temporary import OwnFolder
 from evalharness.backends.base import WeightReport
 from evalharness.backends.loaded_weights import LoadedWeights, TakeCompanions, WeightSource, merged_weights, pair_tensors, refuse_unmatched
+from evalharness.backends.vllm.drafts import attach
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.checkpoints.adapter import Adapter, read_adapter, shapes_of
 from evalharness.checkpoints.architecture import LoadedFolder, loading_difference
@@ -238,7 +239,17 @@ class _Worker(Protocol):
 
 
 class WeightSwapping:
-    """A method for vLLM's worker; vLLM mixes it in, by the name in `WORKER_EXTENSION`."""
+    """Methods for vLLM's worker; vLLM mixes them in, by the name in `WORKER_EXTENSION`."""
+
+    def evalharness_attach_drafts(self: _Worker) -> None:
+        """Let the proposer of drafts read the requests; before any request is added."""
+        if hasattr(self.model_runner, "drafter"):  # the last stage of a pipeline has it
+            attach(self.model_runner)
+
+    def evalharness_draft_counts(self: _Worker) -> dict[str, Any]:
+        """Return what has become of drafts since the last call."""
+        drafter = getattr(self.model_runner, "drafter", None)
+        return drafter.take_counts() if drafter is not None else {}
 
     def evalharness_swap(self: _Worker, path: str | None, adapter_path: str | None, given_path: str | None) -> int:
         """Load a checkpoint of the same architecture, with its adapter if there is one; return the number of tensors read.

@@ -104,6 +104,9 @@ def bless(run: str, name: str, folder: Path, partial: bool) -> int:
     side = read_side(expand_run(run))
     if side.notes:
         raise BaselineError(f"{run} cannot be blessed: {side.notes[0]}; run it again to its end")
+    if side.stopped:
+        what = "; ".join(side.parts.get(name, name) for name in side.stopped)
+        raise BaselineError(f"{run} cannot be blessed: it stopped when it was certain, after {what}; bless a run without --until-certain")
     if side.parts and not partial:
         raise BaselineError(f"{run} cannot be blessed: {side.caveats[0]}; bless a whole run, or this one with --partial")
     cases = [line for sheet in side.sheets.values() for line in sheet.cases.values()]

@@ -6,6 +6,7 @@ fails if a release drops a part.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 _END_OF_QUEUE = object()
 _MAX_STARTS = 4
+_WAKE_S = 0.5
 
 
 def _interactor(config: pytest.Config) -> Any:
@@ -55,10 +57,16 @@ def on_command(config: pytest.Config, name: str, action: Callable[[Mapping[str, 
     interactor.handle_command = handle
 
 
+def sender_of(config: pytest.Config) -> Callable[..., None]:
+    """Return what sends the controller an event of our own, `send(name, **plain values)`; for any thread. `OSError` where it has gone."""
+    send: Callable[..., None] = _interactor(config).sendevent
+    return send
+
+
 def send_event(config: pytest.Config, name: str, values: Mapping[str, Any]) -> None:
     """Send the controller an event of our own, with plain values; for any thread. It is lost where the controller has gone."""
     with suppress(OSError):
-        _interactor(config).sendevent(name, **values)
+        sender_of(config)(name, **values)
 
 
 def on_events(node: Any, actions: Mapping[str, Callable[[dict[str, Any]], None]]) -> None:
@@ -106,9 +114,9 @@ def start_again_what_dies_starting(config: pytest.Config, on_death: Callable[[st
     manager.setup_node = setup_node
 
 
-def process_id(node: Any) -> int:
-    """Return the process id of a worker that is ready."""
-    return int(node.gateway._rinfo().pid)  # cached by xdist: no message to the worker
+def kill_worker(node: Any) -> None:
+    """End a worker's process at once, wherever it runs."""
+    node.gateway._io.kill()
 
 
 def num_workers_of(config: pytest.Config) -> int:
@@ -116,3 +124,90 @@ def num_workers_of(config: pytest.Config) -> int:
     from xdist.workermanage import parse_tx_spec_config
 
     return len(parse_tx_spec_config(config))
+
+
+class WorkersFromElsewhere:
+    """Workers that xdist does not start itself: `let_in` adds one that has come, and `ask()` is called for one to replace another.
+
+    `look()` is called in the main thread between two events of workers, after each `wake` and now and then. Made before xdist starts any.
+    """
+
+    def __init__(self, config: pytest.Config, ask: Callable[[], None], look: Callable[[], None]) -> None:
+        self._config = config
+        session: Any = config.pluginmanager.get_plugin("dsession")
+        self._session = session
+        self._manager = session.nodemanager
+        self._specs: list[Any] = []
+        self._ask = ask
+        self._active: set[Any] = session._active_nodes
+        self._stop = threading.Event()
+        session._clone_node = self._replace
+        session.worker_evalharness_look = look
+
+    def begin(self, specs: list[Any]) -> None:
+        """Take all specifications from xdist, so that it starts no workers. It waits for those to come."""
+        self._specs = list(specs)
+        specs.clear()
+        self._config.option.tx = ["popen"]  # the first begins
+        self._active.add(self)
+        threading.Thread(target=self._wake_now_and_then, name="workers-elsewhere", daemon=True).start()
+
+    def wake(self) -> None:
+        """Have `look` called; for any thread."""
+        self._session.queue.put(("evalharness_look", {}))
+
+    def _wake_now_and_then(self) -> None:
+        while not self._stop.wait(_WAKE_S):
+            self.wake()
+
+    def _replace(self, node: Any) -> None:
+        self._active.add(self)
+        self._ask()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session is ending and needs no more workers."""
+        return bool(self._session.shuttingdown)
+
+    @property
+    def num_up(self) -> int:
+        """How many workers are up, or starting."""
+        return len(self._active) - (self in self._active)
+
+    def let_in(self, channel_of: Callable[[Any], Any], change: Callable[[Any], None]) -> str | None:
+        """Add a worker, at the other end of a channel such as execnet makes; return why it died at once, None if it has not.
+
+        `change` may change the specification that it gets.
+        """
+        from execnet import RemoteError, XSpec
+        from execnet.gateway_bootstrap import HostNotFound, bootstrap
+
+        group = self._manager.group
+        spec = self._specs.pop(0) if self._specs else XSpec("execmodel=main_thread_only//popen")
+        group.allocate_id(spec)
+        change(spec)
+
+        def make_gateway(spec: Any) -> Any:
+            gateway = bootstrap(channel_of(group.execmodel), spec)
+            gateway.spec = spec
+            group._register(gateway)
+            return gateway
+
+        group.makegateway = make_gateway
+        try:
+            self._active.add(self._manager.setup_node(spec, self._session.queue.put))
+        except (EOFError, OSError, HostNotFound, RemoteError, AssertionError) as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def expect_no_more(self) -> None:
+        """Have the session end with its last worker."""
+        self._active.discard(self)
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self._session.report_line(line)
+
+    def stop(self) -> None:
+        """Wake nobody any more."""
+        self._stop.set()

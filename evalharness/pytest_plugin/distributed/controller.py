@@ -11,15 +11,16 @@ import pytest
 
 from evalharness.api.errors import EvalHarnessError, RecordError
 from evalharness.api.redaction import redactor
-from evalharness.api.temporary import OwnFolder
 from evalharness.hardware.devices import MASK
-from evalharness.pytest_plugin.distributed._xdist_internals import on_events, process_id, start_again_what_dies_starting, stop_reason
+from evalharness.pytest_plugin.distributed._xdist_internals import kill_worker, on_events, start_again_what_dies_starting, stop_reason
 from evalharness.pytest_plugin.distributed.crashes import Crashes
 from evalharness.pytest_plugin.distributed.gpus import give_cards_to_workers, refuse_unplanned
 from evalharness.pytest_plugin.distributed.heartbeat import Watch, WatchedWorker
+from evalharness.pytest_plugin.distributed.ray_workers import RayWorkers, close_cluster
 from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, UnitScheduler
-from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS, PROGRESS
+from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS, LEAVE_OUT, ORDER, PROGRESS, SIGNS
 from evalharness.pytest_plugin.execution.units import UnitKey
+from evalharness.pytest_plugin.execution.until_certain import Ended
 from evalharness.pytest_plugin.finish import start_run
 from evalharness.pytest_plugin.progress.showing import progress_of
 from evalharness.pytest_plugin.reporting import REPORTING, announce, cannot_begin
@@ -39,14 +40,22 @@ class Controller:
         self._watch: Watch | None = None
         self._problems_at_start: list[str] = []
         """Of workers that died before there was a run."""
+        self._ray: RayWorkers | None = None
+        """The workers, where they are in a Ray cluster."""
         self._early: dict[str, Any] = {}
         """What workers said of their progress before the run had begun."""
-        self._signs: OwnFolder | None = None
-        """The folder of workers' signs of life: on this machine, whatever file system has the reports."""
+        self._orders: list[Any] = []
+        """What workers said of the order of cases, with --until-certain; the same from each."""
+        self._decided: list[dict[str, str]] = []
+        """Evals, each on an engine, that need no more cases."""
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[Any]) -> None:
+    @pytest.hookimpl(optionalhook=True, trylast=True)
+    def pytest_xdist_setupnodes(self, config: pytest.Config, specs: list[Any]) -> None:
         """Give each worker its GPUs, and replace those that die before they have begun."""
+        if self._state.context.run.executor == "ray":
+            self._ray = RayWorkers(config, self._died_starting)
+            self._ray.begin(specs)
+            return
         give_cards_to_workers(config, specs)
         start_again_what_dies_starting(config, self._died_starting)
 
@@ -65,19 +74,34 @@ class Controller:
         """Give each worker the resolved options and the engines, so that all workers run the same."""
         context, name = self._state.context, node.gateway.id
         take_ambiguous = lambda values: self._state.registry.ambiguous_node_ids.update(values["nodeids"])  # noqa: E731
-        on_events(node, {AMBIGUOUS: take_ambiguous, PROGRESS: lambda values: self._take(name, values)})
+        take_order = lambda values: self._orders.append(values["evals"])  # noqa: E731
+        elsewhere: dict[str, Any] = {} if self._ray is None else self._ray.configure(node)
+        on_events(
+            node,
+            {
+                AMBIGUOUS: take_ambiguous,
+                ORDER: take_order,
+                PROGRESS: lambda values: self._take(name, values),
+                SIGNS: lambda values: None if self._watch is None else self._watch.note(name, **values),
+            },
+        )
         try:
             engines = [spec.to_json() for spec in self._state.registry.engines]
         except EvalHarnessError:
             engines = None  # perhaps no evals are run at all; a worker that collects one reports the error
+        certain = self._state.registry.certain
+        if certain.is_on and engines is not None:
+            certain.know_engines(self._state.registry.engine_ids)
         mask = node.gateway.spec.env.get(MASK)
         node.workerinput["evalharness"] = {
             "run": context.run.to_json(),
             "engines": engines,
             "num_workers": context.num_workers,
             "session": context.session_number,
+            "edges": dict(certain.edges) if certain.is_on and engines is not None else None,
             "cards": None if mask is None else [name for name in mask.split(",") if name],
-            "heartbeat": str(self._signs_of(node)) if node.gateway.spec.popen and context.run.hang_timeout else None,
+            **elsewhere,
+            "has_heartbeat": bool(node.gateway.spec.popen and context.run.hang_timeout),
         }
 
     def _take(self, name: str, values: Any) -> None:
@@ -86,15 +110,6 @@ class Controller:
             progress.gathering.take(name, values)
         else:
             self._early[name] = {**values, "asked": values["asked"] or self._early.get(name, values)["asked"]}
-
-    def _signs_of(self, node: Any) -> Path:
-        if self._signs is None:
-            self._config.stash[REPORTING].signals.take()  # or a signal while workers start would leave the folder
-            try:
-                self._signs = OwnFolder("signs")
-            except OSError as error:
-                raise cannot_begin(error) from error
-        return self._signs.path / node.gateway.id
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> DeferredScheduler | None:
@@ -109,7 +124,10 @@ class Controller:
             return len(cases) * known().expected(unit.engine, Path(unit.path).stem.removeprefix("test_"))
 
         self._crashes = Crashes(config)
-        units = functools.partial(UnitScheduler, context.num_workers, registry.assign_units, estimate, self._crashes)
+        schedule = functools.partial(UnitScheduler, assign=registry.assign_units, estimate=estimate, judge=self._crashes)
+        units = functools.partial(schedule, context.num_workers)
+        if (ray := self._ray) is not None:  # the first worker begins
+            units = functools.partial(schedule, 1, num_expected=lambda: ray.num_expected, hand_over=ray.hand_over)
         self._scheduler = DeferredScheduler(config, log, registry.assign_units, units)
         if context.run.hang_timeout:
             self._watch = Watch(context.run.hang_timeout, self._crashes.killed.__setitem__)
@@ -121,8 +139,7 @@ class Controller:
         scheduler = self._scheduler
         if self._watch is not None and scheduler is not None and node.gateway.spec.popen:
             worker = WatchedWorker(
-                pid=process_id(node),
-                path=self._signs_of(node),
+                kill=lambda: kill_worker(node),
                 is_busy=lambda: scheduler.has_work(node) or node.shutting_down or not scheduler.has_collected(node),
                 is_ready=lambda: scheduler.has_collected(node),
             )
@@ -139,6 +156,8 @@ class Controller:
             self._watch.remove(node.gateway.id)
         if not died or self._crashes is None:
             return
+        if self._ray is not None:
+            self._crashes.note_end(node.gateway.id, *self._ray.how_it_ended(node))
         assert self._scheduler is not None
         if not self._state.has_started_run:
             self._problems_at_start.append(f"worker {node.gateway.id} died before any had collected its tests; another one takes its place")
@@ -149,11 +168,9 @@ class Controller:
         """Stop watching."""
         if self._watch is not None:
             self._watch.stop()
-        self._remove_signs()
-
-    def _remove_signs(self) -> None:
-        if self._signs is not None:
-            self._signs.remove()
+        if self._ray is not None:
+            self._ray.close()
+        close_cluster(self._config)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Note that a worker begins a test."""
@@ -170,8 +187,24 @@ class Controller:
         """Note which test a worker runs: if the worker dies, this decides what is suspected."""
         if report.when == "setup" and report.passed and self._crashes is not None:
             self._crashes.test_runs(report.node.gateway.id, report.nodeid)
+        if (ended := getattr(report, "evalharness_ended", None)) is not None:
+            self._note_ended(Ended(*ended))
+        elif report.when == "???" and self._state.registry.certain.is_on and (unit := self._state.execution.plan.units.get(report.nodeid)):
+            node = self._state.registry.eval_node(report.nodeid)
+            self._note_ended(Ended(unit.engine, unit.path, node.test, node.case_id, None))
         if getattr(report, "evalharness_row", False) and not self._state.has_started_run:
             self._start(is_late=True)  # no id told that a test would ask for an engine
+
+    def _note_ended(self, ended: Ended) -> None:
+        """Note for --until-certain how a test ended, and tell all workers if its eval is now decided."""
+        certain, plan = self._state.registry.certain, self._state.execution.plan
+        if self._orders:
+            certain.expect(self._orders[0], plan.units)
+            self._orders.clear()
+        if certain.note(ended):
+            self._decided.append({"engine": ended.engine, "path": ended.path})
+            assert self._scheduler is not None
+            self._scheduler.tell(LEAVE_OUT, **self._decided[-1])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
@@ -180,9 +213,11 @@ class Controller:
             self._crashes.explain(crashitem, report)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
         """Begin the run when the first worker has collected."""
         config, state = self._config, self._state
+        for decided in self._decided:  # a replacement has not heard of it
+            node.sendcommand(LEAVE_OUT, **decided)
         plan = state.execution.plan
         plan.units = state.registry.assign_units(ids)
         if state.context.resumed is not None:
@@ -197,7 +232,6 @@ class Controller:
             if plan.plain:
                 self._start()
             else:  # a session without evals ends as it would without evalharness
-                self._remove_signs()
                 config.stash[REPORTING].signals.give_back()
             return
         if config.getoption("dist") != "load":

@@ -7,6 +7,7 @@
     more cases were generated            they run in groups, as many groups as cases in each; the cases of a group that dies, alone
     a test ran while cases generated     both: the test runs again first, before anything is generated
     an engine was opened                 another worker tries; after the second death its tests are errors, unless it runs elsewhere
+    its host was lost (--executor ray)   its units go on elsewhere, nothing is suspected; from a unit's third loss on, as above
 
 A dead worker may have begun units after the one whose test it ran: their cases in flight are suspects too. A unit that is taken over runs
 alone: no unit after it begins before its last test.
@@ -23,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -41,6 +42,8 @@ from evalharness.pytest_plugin.session import STATE
 from evalharness.runs.schema import CrashLine
 
 _MAX_DEATHS = 2
+_MAX_LOSSES = 2
+"""So often a unit's workers may be lost with their hosts before its cases are suspected."""
 
 
 class LastSigns(NamedTuple):
@@ -98,6 +101,15 @@ class Crashes:
         self._how: dict[str, str] = {}
         self.killed: dict[str, str] = {}
         """By worker: why this process killed it."""
+        self._ended: dict[str, str] = {}
+        self._lost: set[str] = set()
+        self._losses: Counter[UnitKey] = Counter()
+
+    def note_end(self, worker: str, how: str, is_lost: bool) -> None:
+        """Note how a worker on another host ended, and whether it was lost with it."""
+        self._ended[worker] = how
+        if is_lost:
+            self._lost.add(worker)
 
     def test_begins(self, nodeid: str) -> None:
         """Note that a worker begins a test."""
@@ -111,6 +123,9 @@ class Crashes:
     def is_retried(self, worker: str, nodeid: str, unit: UnitKey, left: Mapping[UnitKey, Sequence[str]]) -> bool:
         """Return whether the test runs once more; write a note for each unit that the worker did not finish."""
         signs = self._last_signs(worker)
+        if self._is_only_lost(worker, left):
+            signs = LastSigns(None, None)
+            self._begun.discard(nodeid)
         how = self._how_it_died(worker, signs)
         ran = self._running.get(worker) == nodeid
         retried, is_over = True, False
@@ -127,7 +142,7 @@ class Crashes:
             self._test_deaths[nodeid] += 1
             retried = self._test_deaths[nodeid] < _MAX_DEATHS
         else:
-            doing = "it had begun no test"
+            doing = f"it was to run {nodeid}" if worker in self._lost else "it had begun no test"
         problem = f"worker {worker} {how} while {doing}"
         then = "its case is an error" if is_over else "it is tried again" if retried else "this test is an error"
         self._context.journal.write("problem", {"problem": f"{problem}; {then}"})
@@ -147,6 +162,11 @@ class Crashes:
                 }
                 note_crash(self._context.run_dir, note, self._context.session_number)
         return retried
+
+    def _is_only_lost(self, worker: str, units: Iterable[UnitKey]) -> bool:
+        """Return whether no test or case is to be suspected: hosts come and go, but one that goes again and again may be killed."""
+        self._losses.update([*units] if worker in self._lost else ())
+        return worker in self._lost and all(self._losses[unit] <= _MAX_LOSSES for unit in units)
 
     def _doing(self, signs: LastSigns, nodeid: str | None) -> str:
         """Return what a worker did when it died: generating, and perhaps running a test."""
@@ -177,7 +197,7 @@ class Crashes:
     def _how_it_died(self, worker: str, signs: LastSigns) -> str:
         if worker in self.killed:
             return self.killed[worker]
-        return "died" if signs.exit_reason is None else f"ended itself ({shorten(signs.exit_reason)})"
+        return self._ended.get(worker, "died") if signs.exit_reason is None else f"ended itself ({shorten(signs.exit_reason)})"
 
     @_ending_the_run()
     def died_without_work(self, worker: str) -> None:

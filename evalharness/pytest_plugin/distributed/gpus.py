@@ -30,6 +30,7 @@ from evalharness.hardware.devices import (
     visible_cards,
     worker_cards,
 )
+from evalharness.pytest_plugin.distributed.ray_workers import auto_num_workers as auto_in_cluster, cluster_of
 from evalharness.pytest_plugin.options import asked_on_command_line, resolve_run_config
 from evalharness.runs.run_file import read_run
 
@@ -95,6 +96,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         return None
     run = _with_earlier_options(resolve_run_config(config))
     try:
+        if run.executor == "ray":
+            return auto_in_cluster(run, cluster_of(config, run))
         return auto_num_workers(run, os.environ, _installed(run), num_cores())
     except ConfigError as error:
         raise pytest.UsageError(redactor().text(str(error))) from error
@@ -118,7 +121,7 @@ def _installed(run: RunConfig) -> list[Card]:
 
 def plan_cards(config: pytest.Config, run: RunConfig, num_workers: int) -> None:
     """Assign GPUs to processes; too few GPUs, or CUDA initialised already, is a usage error."""
-    if not (num_workers or run.devices) or not will_collect_evals(config):
+    if run.executor == "ray" or not (num_workers or run.devices) or not will_collect_evals(config):
         return
     try:
         slots = worker_cards(run, os.environ, _installed(run), num_workers)
@@ -184,7 +187,7 @@ def card_problem(cards: tuple[str, ...] | None, worker: str) -> str | None:
 
 def refuse_unplanned(config: pytest.Config, run: RunConfig, num_workers: int) -> None:
     """Refuse to run evals on GPUs that several workers share because evals were not detected before collection."""
-    if SLOTS in config.stash or num_workers < 2 or not uses_cards(run) or will_collect_evals(config):
+    if run.executor == "ray" or SLOTS in config.stash or num_workers < 2 or not uses_cards(run) or will_collect_evals(config):
         return
     try:
         visible = visible_cards(os.environ, installed_cards())

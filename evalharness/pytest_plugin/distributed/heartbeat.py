@@ -1,21 +1,18 @@
-"""Writes a worker's signs of life, and lets the controller kill workers that show none.
+"""Tells the controller a worker's signs of life, and lets it kill workers that show none, on whatever host they are.
 
-A worker's thread writes two counts into a small file, every few seconds and only if they have grown: results (phases of tests, generations,
-decoding steps), and intervals in which the worker's processes computed or read files. A loading engine, a long prefill or a slow test gives
-no results for a long time but computes; a deadlock does neither. A stopped or frozen process writes nothing. A process that computes for
+A worker's thread sends two counts every few seconds: results (phases of tests, generations, decoding steps), and intervals in which the
+worker's processes computed or read files. A loading engine, a long prefill or a slow test gives
+no results for a long time but computes; a deadlock does neither. A stopped or frozen process sends nothing. A process that computes for
 ever without a result is caught only by a longer time limit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 BUSY_FACTOR = 6
 """How many hang timeouts a worker has that computes without a result."""
@@ -24,18 +21,20 @@ _MIN_READ_BYTES = 1 << 16
 
 
 def beat_every_s(hang_timeout_s: float) -> float:
-    """Return how often a worker writes: often enough that no single beat matters."""
+    """Return how often a worker sends: often enough that no single beat matters."""
     return min(10.0, hang_timeout_s / 10)
 
 
 class Heartbeat:
-    """Writes this process's signs of life. `num_results()` grows with results.
+    """Calls `tell(results, busy)` with this process's signs of life. `num_results()` grows with results.
 
     `is_busy()` may tell whether the process is at work; if it returns None, CPU time and bytes read decide.
     """
 
-    def __init__(self, path: Path, every_s: float, num_results: Callable[[], int], is_busy: Callable[[], bool | None]) -> None:
-        self._path = path
+    def __init__(
+        self, tell: Callable[[int, int], None], every_s: float, num_results: Callable[[], int], is_busy: Callable[[], bool | None]
+    ) -> None:
+        self._tell = tell
         self._every_s = every_s
         self._num_results = num_results
         self._is_busy = is_busy
@@ -51,9 +50,7 @@ class Heartbeat:
             known = self._is_busy()
             self._num_busy += _is_busy(self._last, now) if known is None else known
             self._last = now
-            # A folder that is gone, or a full disk: the run is over, or ends for that anyway.
-            with contextlib.suppress(OSError):
-                self._path.write_text(f"{self._num_results()} {self._num_busy}", "ascii")
+            self._tell(self._num_results(), self._num_busy)
 
     def stop(self) -> None:
         """End the thread."""
@@ -99,13 +96,14 @@ def _effort() -> _Effort:
 class WatchedWorker:
     """One worker as the controller sees it."""
 
-    pid: int
-    path: Path
+    kill: Callable[[], None]
     is_busy: Callable[[], bool]
     """Whether it has anything to do; a worker without work may be as still as it likes."""
     is_ready: Callable[[], bool]
     """Whether it has collected; before that it gives no signs."""
-    seen: tuple[int, int] | None = None
+    told: tuple[int, int] = (0, 0)
+    """Its latest signs: results and busy intervals."""
+    seen: tuple[int, int] = (0, 0)
     result_at_s: float = 0.0
     sign_at_s: float = 0.0
 
@@ -136,6 +134,12 @@ class Watch:
         with self._lock:
             worker.result_at_s = worker.sign_at_s = self._clock()
             self._workers[name] = worker
+
+    def note(self, name: str, results: int, busy: int) -> None:
+        """Take a worker's signs; for any thread."""
+        worker = self._workers.get(name)
+        if worker is not None:
+            worker.told = results, busy
 
     def remove(self, name: str) -> None:
         """Stop watching a worker that has ended."""
@@ -168,18 +172,12 @@ class Watch:
                 if reason is not None:
                     del self._workers[name]
                     self._on_kill(name, reason)
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(worker.pid, signal.SIGKILL)
+                    worker.kill()
 
     def _note_signs(self, worker: WatchedWorker, now: float) -> None:
-        try:
-            results, busy = map(int, worker.path.read_text("ascii").split())
-        except (OSError, ValueError):  # not written yet, or just being written
-            results, busy = worker.seen or (0, 0)
-        before = worker.seen or (0, 0)
-        worker.seen = results, busy
+        before, worker.seen = worker.seen, worker.told
         idle = not worker.is_busy()
-        if results != before[0] or idle:
+        if worker.seen[0] != before[0] or idle:
             worker.result_at_s = now
         if worker.seen != before or idle:
             worker.sign_at_s = now

@@ -12,6 +12,7 @@ and no more than the worker's share of the rest.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,10 +78,25 @@ class _Worker:
 
 
 class UnitScheduler:
-    """xdist's scheduling protocol over work units; a test without an eval is a unit of its own."""
+    """xdist's scheduling protocol over work units; a test without an eval is a unit of its own.
 
-    def __init__(self, num_nodes: int, assign: AssignUnits, estimate: Estimate = count_tests, judge: CrashJudge | None = None) -> None:
+    Work is handed out once `num_nodes` workers have collected. `num_expected()` counts those that are still to come, too: they get their
+    share. `hand_over` is called before a worker gets a unit that another one has begun.
+    """
+
+    def __init__(
+        self,
+        num_nodes: int,
+        assign: AssignUnits,
+        estimate: Estimate = count_tests,
+        judge: CrashJudge | None = None,
+        *,
+        num_expected: Callable[[], int] = lambda: 0,
+        hand_over: Callable[[Any, UnitKey], None] = lambda node, unit: None,
+    ) -> None:
         self._num_nodes = num_nodes
+        self._num_expected = num_expected
+        self._hand_over = hand_over
         self._assign = assign
         self._estimate = estimate
         self._judge = judge
@@ -181,6 +197,12 @@ class UnitScheduler:
             with contextlib.suppress(OSError):  # it has just died
                 node.sendcommand(STOP, reason=reason)
 
+    def tell(self, command: str, **arguments: Any) -> None:
+        """Send every worker a command."""
+        for node in self.nodes:
+            with contextlib.suppress(OSError):  # it has just died
+                node.sendcommand(command, **arguments)
+
     def _is_retried(self, node: Any, crashed: str, units: Mapping[UnitKey | str, Sequence[int]]) -> bool:
         unit = self._units.get(crashed)
         if self._judge is None or unit is None:
@@ -203,8 +225,9 @@ class UnitScheduler:
             for key, indices in self._by_unit(range(len(self._collection))).items():
                 self._wait(key, indices)
         self._feed_all()
-        for worker in self._workers.values():  # once everybody has something
-            self._feed_ahead(worker)
+        # Once everybody has something, and in turns: the first units are the first to be worked on.
+        while sum(self._feed_ahead(worker, most=1) for worker in self._workers.values()):
+            pass
 
     def _unit_of(self, index: int) -> UnitKey | str:
         nodeid = self._collection[index]
@@ -240,6 +263,8 @@ class UnitScheduler:
         worker.is_alone = unit.is_taken_over
         if isinstance(key, UnitKey):
             worker.engine = key.engine
+            if unit.is_taken_over:
+                self._hand_over(worker.node, key)
         if first := [index for index in unit.indices if index in self._case_s]:
             self._case_s.update(dict.fromkeys(first, unit.seconds / len(first)))
             worker.num_cases += len(first)
@@ -248,21 +273,26 @@ class UnitScheduler:
         with contextlib.suppress(OSError):
             worker.node.send_runtest_some(unit.indices)
 
-    def _feed_ahead(self, worker: _Worker) -> None:
-        """Send a worker the units that its engine can begin while tests still run; a unit that is taken over runs alone."""
-        engine = worker.engine
+    def _feed_ahead(self, worker: _Worker, most: int = sys.maxsize) -> int:
+        """Send a worker up to `most` units that its engine can begin while tests still run; a unit that is taken over runs alone.
+
+        Return how many.
+        """
+        engine, num = worker.engine, 0
         if engine is None or worker.is_alone or worker.node.shutting_down:
-            return
-        while self._waiting and worker.num_cases < num_cases_ahead(engine):
+            return 0
+        while num < most and self._waiting and worker.num_cases < num_cases_ahead(engine):
             units = {key: unit.seconds for key, unit in self._waiting_for(engine).items() if not unit.is_taken_over}
             if not units:
-                return
+                return num
             key = max(units, key=lambda key: (not key.repeat, units[key]))
             able = [other.left_s for other in self._workers.values() if not other.node.shutting_down]
-            share_s = (sum(able) + sum(unit.seconds for unit in self._waiting.values())) / len(able)
+            share_s = (sum(able) + sum(unit.seconds for unit in self._waiting.values())) / max(len(able), self._num_expected())
             if worker.left_s + units[key] / 2 > share_s:
-                return  # another worker has less to do, or will have
+                return num  # another worker has less to do, or will have
             self._send(worker, key)
+            num += 1
+        return num
 
     def _waiting_for(self, engine: str) -> dict[UnitKey, _Waiting]:
         return {key: unit for key, unit in self._waiting.items() if isinstance(key, UnitKey) and key.engine == engine}
@@ -324,6 +354,11 @@ class DeferredScheduler:
         """End the workers that run units, each after its current test."""
         if isinstance(self._chosen, UnitScheduler):
             self._chosen.stop(reason)
+
+    def tell(self, command: str, **arguments: Any) -> None:
+        """Send a command to the workers that run units."""
+        if isinstance(self._chosen, UnitScheduler):
+            self._chosen.tell(command, **arguments)
 
     def __getattr__(self, name: str) -> Any:
         """Return the chosen scheduler's attribute: the other parts of xdist's scheduling protocol."""

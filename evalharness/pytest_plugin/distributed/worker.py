@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +22,11 @@ if TYPE_CHECKING:
 
 AMBIGUOUS = "evalharness_ambiguous_node_ids"
 PROGRESS = "evalharness_progress"
+SIGNS = "evalharness_signs"
+ORDER = "evalharness_order"
+"""With --until-certain: the evals of a worker, with their cases in the order of drawing."""
+LEAVE_OUT = "evalharness_leave_out"
+"""The command that has a worker ask no more cases of an eval on an engine; its `engine` and `path` name it."""
 STOP = "evalharness_stop"
 """The command that ends a worker; its `reason` is why."""
 
@@ -68,8 +72,8 @@ def report_ambiguous_node_ids(config: pytest.Config, nodeids: Sequence[str]) -> 
         send_event(config, AMBIGUOUS, {"nodeids": list(nodeids)})
 
 
-def start_heartbeat(execution: Execution, path: Path) -> Heartbeat:
-    """Start writing this worker's signs of life for the controller."""
+def start_heartbeat(config: pytest.Config, execution: Execution) -> Heartbeat:
+    """Start telling the controller this worker's signs of life."""
     context, engines, units = execution.context, execution.engines, execution.units
 
     def is_busy() -> bool | None:
@@ -78,7 +82,10 @@ def start_heartbeat(execution: Execution, path: Path) -> Heartbeat:
         # A process that waits for a GPU spins, whether the GPU works or not.
         return False if context.cards and units.is_generating else None
 
-    return Heartbeat(path, beat_every_s(context.run.hang_timeout), lambda: execution.progress.num_signs, is_busy)
+    def tell(results: int, busy: int) -> None:
+        send_event(config, SIGNS, {"results": results, "busy": busy})
+
+    return Heartbeat(tell, beat_every_s(context.run.hang_timeout), lambda: execution.progress.num_signs, is_busy)
 
 
 def start_sending(config: pytest.Config, execution: Execution) -> Ticker:

@@ -1,4 +1,5 @@
-"""Ends a test of an eval whose first cases all end in the same error: the others would too, and cost hours or money.
+"""Ends a test of an eval whose first cases all end in the same error: the others would too, and cost hours or money. Ends an eval, too,
+that --until-certain has decided.
 
 What counts is how tests end, so after all that retries: a server's, of a worker that died, of a plugin that runs tests again.
 """
@@ -9,6 +10,7 @@ import pytest
 
 from evalharness.analysis.reasons import normalised
 from evalharness.pytest_plugin.outcomes import ItemRecord
+from evalharness.runs.partial import NOT_ASKED
 from evalharness.runs.samples import NOT_RUN
 
 NUM_FIRST = 16
@@ -23,7 +25,13 @@ class EarlyEnds:
         self._first: dict[tuple[str, str, str], dict[str, str] | None] = {}
         """Reasons of a test's first cases; None once one has another, or was judged."""
         self._ended: dict[tuple[str, str, str], str] = {}
+        self._decided: dict[tuple[str, str], str] = {}
+        """Why an eval needs no more cases on an engine, by engine and path."""
         self._left_out: str | None = None
+
+    def end(self, engine: str, path: str, why: str) -> None:
+        """Ask no more cases of an eval on an engine: it is decided."""
+        self._decided[engine, path] = why
 
     def note(self, record: ItemRecord) -> None:
         """Note how a test ended; one that was skipped, or whose case could not be asked, says nothing."""
@@ -40,9 +48,11 @@ class EarlyEnds:
 
     def leaves_out(self, record: ItemRecord) -> bool:
         """Return whether a test that is about to begin is not to run, as its record then says; nothing of it is set up."""
-        why = self._ended.get(_key(record))
+        path, _, engine = _key(record)
+        decided, ended = self._decided.get((engine, path)), self._ended.get(_key(record))
+        why = f"{NOT_ASKED}{decided}" if decided is not None else f"{NOT_RUN}{ended}" if ended is not None else None
         if why is not None:
-            record.outcome, record.problem, record.started_at = "skip", f"{NOT_RUN}{why}", None
+            record.outcome, record.problem, record.started_at = "skip", why, None
         self._left_out = record.problem if why is not None else None
         return why is not None
 

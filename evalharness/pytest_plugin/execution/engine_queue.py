@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import RecordError
+from evalharness.pytest_plugin.execution.metering import EngineMeter
 from evalharness.pytest_plugin.execution.unit_results import Problem
 from evalharness.pytest_plugin.execution.unit_runner import PendingRequest, UnitRunner
 from evalharness.pytest_plugin.progress.counts import UnitProgress
@@ -72,10 +73,11 @@ class EngineQueue(threading.Thread):
     Store it where `stop` can be called on it before starting it: Ctrl-C may come at any time.
     """
 
-    def __init__(self, engine: Engine, progress: UnitProgress, *runners: UnitRunner) -> None:
+    def __init__(self, engine: Engine, progress: UnitProgress, *runners: UnitRunner, meter: EngineMeter | None = None) -> None:
         super().__init__(name="engine-queue", daemon=True)
         self._engine = engine
         self._progress = progress
+        self._meter = meter or EngineMeter()
         self._lock = threading.Lock()
         self._queue: deque[UnitRunner] = deque(runners)
         self._has_ended = False
@@ -116,6 +118,7 @@ class EngineQueue(threading.Thread):
         """Run each unit in the queue, and the units that join its calls of the engine."""
         while (first := self._next_in_queue()) is not None:
             self._active, self._busy_since = [first], time.monotonic()
+            self._meter.restart()
             with self._giving_up(self._active):
                 first.begin()
                 while not self._is_over() and (runner := self._with_requests()) is not None:
@@ -166,7 +169,7 @@ class EngineQueue(threading.Thread):
     def _end(self, runner: UnitRunner, problem: Problem) -> None:
         """End a unit with the seconds since the last unit ended: summed over units, they are the time in which the engine worked."""
         now = time.monotonic()
-        runner.end(problem, now - self._busy_since)
+        runner.end(problem, now - self._busy_since, self._meter.take())
         self._busy_since = now
         self._active.remove(runner)
 
@@ -191,6 +194,7 @@ class EngineQueue(threading.Thread):
 
     def _should_stop(self) -> bool:
         self._progress.num_signs += 1  # engines ask at least once per decoding step
+        self._meter.look()
         return self._is_over()
 
     def _next_job(self, call: _Call) -> Job | None:

@@ -17,6 +17,7 @@ from evalharness.api.thinking import DEFAULT_MARKS
 from evalharness.config import RunConfig
 from evalharness.config.options import OPTIONS
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, concerns
+from evalharness.pytest_plugin.execution.metering import EngineMeter, cards_of, cost_of
 from evalharness.pytest_plugin.execution.takeover import read_crashes
 from evalharness.runs.run_file import installed_versions
 from evalharness.runs.schema import EngineLine
@@ -202,6 +203,8 @@ class EngineOpening:
         """The engine that is being opened just now, and since when, by the monotonic clock."""
         self.current: Engine | None = None
         """The engine that was opened last."""
+        self.meter = EngineMeter()
+        """Measures it."""
         self.on_outcome: Callable[[EngineSpec, GenerationOptions, Outcome, float], None] | None = None
         """Called with every outcome of the open engine, see `Engine.on_outcome`."""
 
@@ -238,7 +241,15 @@ class EngineOpening:
             self._pool.give_back(spec, engine)
             raise ConfigError(problem)
         devices = None if context.cards is None else list(context.cards)
-        line: EngineLine = {"id": spec.id, **opening, "settings": facts, "ended_s": time.time()}
+        cards, why_not = cards_of(facts, context.cards)
+        self.meter.attach(engine, () if context.run.share_devices else cards)
+        line: EngineLine = {
+            "id": spec.id,
+            **opening,
+            "settings": facts,
+            "ended_s": time.time(),
+            "cost": cost_of(spec, facts, cards, why_not),
+        }
         context.journal.write("engine", {**line, "worker": context.journal.worker, "devices": devices})
         return engine
 
@@ -249,7 +260,8 @@ class EngineOpening:
             return
         facts = opened.describe()
         self._pool.give_back(spec, opened)
-        self._context.journal.write("engine", {"id": spec.id, "settings": facts, "worker": self._context.journal.worker})
+        line: EngineLine = {"id": spec.id, "settings": facts, "worker": self._context.journal.worker, "closed_s": time.time()}
+        self._context.journal.write("engine", line)
 
     def close(self) -> None:
         """Close the engine that was kept."""
@@ -295,6 +307,7 @@ def how_to_build(spec: EngineSpec, run: RunConfig) -> dict[str, Any]:
             enforce_eager=options["enforce_eager"],
             batch_invariant=options["batch_invariant"],
             extra=options["engine_option"],
+            tune=options["tune"],
         ),
         "server_options": ServerOptions(
             server=options["server"],

@@ -21,6 +21,7 @@ from evalharness.pytest_plugin.distributed.worker import exit_worker_if_engine_f
 from evalharness.pytest_plugin.execution.engine_queue import EngineQueue
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.engines import EngineOpening, opened_engine
+from evalharness.pytest_plugin.execution.metering import EngineMeter
 from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover, in_flight_path, takeover_of
 from evalharness.pytest_plugin.execution.unit_results import UnitResults
 from evalharness.pytest_plugin.execution.unit_runner import UnitRunner, UnitWork
@@ -59,6 +60,7 @@ class RunningUnits:
         self._look_at_s = 0.0
         self._hanging: dict[str, str] = {}
         self.units_ahead: Callable[[], Sequence[UnitKey]] | None = None
+        self.meter: EngineMeter | None = None
 
     @property
     def is_generating(self) -> bool:
@@ -88,7 +90,7 @@ class RunningUnits:
                     opened_engine(engine, wanted=True)  # here, not in the thread that generates: libraries start in the main thread only
                 runner = self._runner(work, engine)
                 self._begun.append(runner)
-                self._queue = EngineQueue(engine, self._progress, runner)  # known to `stop` before it starts: Ctrl-C may come any time
+                self._queue = self._queue_of(engine, runner)  # known to `stop` before it starts: Ctrl-C may come any time
                 self._queue.start()
             self._look_at_s = 0.0
             self._next = None
@@ -126,7 +128,7 @@ class RunningUnits:
             runner = self._runner(work, engine, is_ahead=True)
             self._begun.append(runner)
             if self._queue is None or not self._queue.add(runner):
-                self._queue = EngineQueue(engine, self._progress, runner)
+                self._queue = self._queue_of(engine, runner)
                 self._queue.start()
             num_ahead += len(work.cases)
 
@@ -154,10 +156,10 @@ class RunningUnits:
         return UnitWork(unit, module, self._plan.cases_left(unit, takeover.nodeids), takeover)
 
     def _runner(self, work: UnitWork, engine: Engine, *, is_ahead: bool = False) -> UnitRunner:
-        journal = self._context.journal
+        journal, home = self._context.journal, self._context.home
         self._num_begun += 1
         path = in_flight_path(journal.path, self._num_begun) if self._context.is_worker else None
-        in_flight = InFlight(path, work.unit, [case.id for case in work.cases])
+        in_flight = (InFlight if home is None else home.in_flight)(path, work.unit, [case.id for case in work.cases])
         line: UnitLine = {"engine": work.unit.engine, "eval": work.module.name}
         journal.write("unit_start", {**line, "ahead": True} if is_ahead else line)
         return UnitRunner(work, engine, journal, self._progress, in_flight)
@@ -181,8 +183,11 @@ class RunningUnits:
             self._note_hanging(unit)
             self.stop()
             raise BackendError(self._hanging[unit.engine])
-        self._queue = EngineQueue(engine, self._progress, *kept)
+        self._queue = self._queue_of(engine, *kept)
         self._queue.start()
+
+    def _queue_of(self, engine: Engine, *runners: UnitRunner) -> EngineQueue:
+        return EngineQueue(engine, self._progress, *runners, meter=self.meter)
 
     def _note_hanging(self, unit: UnitKey) -> None:
         problem = f"engine {unit.engine} still generates for {unit.path}, though told to stop: it is left open until the process ends"
@@ -212,6 +217,7 @@ class Execution:
         self.progress = UnitProgress()
         self.engines = EngineOpening(context)
         self.units = RunningUnits(context, self.plan, registry.modules, self.progress)
+        self.units.meter = self.engines.meter
         self.origin = Origin()
         self._has_noted_evals = False
 

@@ -96,9 +96,14 @@ def note_crash(run_dir: Path, note: CrashLine, session: int = 0) -> None:
         journal.close()
 
 
+def crash_file(run_dir: Path, session: int = 0) -> Path:
+    """Return the file of the notes of a run's session."""
+    return run_dir / "journal" / f"{journal_name(_WRITER, session)}.jsonl"
+
+
 def read_crashes(run_dir: Path, session: int = 0) -> list[CrashLine]:
     """Return the notes of a run's session so far, in order; a torn last line is left out."""
-    path = run_dir / "journal" / f"{journal_name(_WRITER, session)}.jsonl"
+    path = crash_file(run_dir, session)
     if not os.path.lexists(path):  # no worker has crashed
         return []
     lines = [line.values for line in read_journal(path)]
@@ -130,21 +135,35 @@ class InFlight:
     """
 
     def __init__(self, path: Path | None, unit: UnitKey, case_ids: Iterable[str] = ()) -> None:
-        self._path = path
         self._lock = threading.Lock()
         self._num_running: Counter[str] = Counter()
-        self._file = -1
+        self._path = path
+        self._is_open = False
         if path is None:
             return
         listed = list(case_ids)
         head = json.dumps([unit.engine, unit.path, unit.shard, listed]).encode("ascii") + b"\n"
         self._offsets = {case_id: len(head) + position for position, case_id in enumerate(listed)}
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-            os.write(self._file, head + bytes(len(listed)))
+            self._create(path, head + bytes(len(listed)))
         except OSError as error:
-            self.close()
-            raise RecordError(f"{path} cannot be written: {error.strerror}") from error
+            raise RecordError(f"{path} cannot be written: {error.strerror or error}") from error
+        self._is_open = True
+
+    def _create(self, path: Path, content: bytes) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            os.write(self._file, content)
+        except OSError:
+            os.close(self._file)
+            raise
+
+    def _put(self, state: bytes, offset: int) -> None:
+        os.pwrite(self._file, state, offset)
+
+    def _remove(self, path: Path) -> None:
+        os.close(self._file)
+        path.unlink()
 
     def begin(self, case_id: str) -> None:
         """Note that a request of a case is being prepared, or that the case's own code computes its next step."""
@@ -156,23 +175,22 @@ class InFlight:
 
     def _add(self, case_id: str, number: int) -> None:
         with self._lock:
-            if self._file < 0:
+            if not self._is_open:
                 return
             before = self._num_running[case_id]
             self._num_running[case_id] = before + number
             if (before > 0) != (before + number > 0):
                 # The byte has its place on the disk already; where it can be written all the same is no matter of life and death.
                 with contextlib.suppress(OSError):
-                    os.pwrite(self._file, b"\x01" if before + number > 0 else b"\x00", self._offsets[case_id])
+                    self._put(b"\x01" if before + number > 0 else b"\x00", self._offsets[case_id])
 
     def close(self) -> None:
         """Remove the file: the unit or its process has ended. Idempotent."""
         with self._lock:
-            if self._file >= 0 and self._path is not None:
-                os.close(self._file)
-                self._file = -1
+            if self._is_open and self._path is not None:
+                self._is_open = False
                 with contextlib.suppress(OSError):  # a folder that is gone or read-only by now
-                    self._path.unlink()
+                    self._remove(self._path)
 
 
 def take_in_flight(journal: Path) -> dict[UnitKey, tuple[str, ...]]:

@@ -49,10 +49,10 @@ class UnitJournal:
             self._num_outcomes += is_new
         self._progress.at_work = (self._engine_id, self._eval_name)
 
-    def end(self, generation_s: float) -> None:
-        """Write that the unit has ended, after so many seconds of the engine's time."""
+    def end(self, generation_s: float, work: dict[str, float]) -> None:
+        """Write that the unit has ended, after so many seconds of the engine's time, in which it did this work."""
         line: UnitLine = {"engine": self._engine_id, "eval": self._eval_name, "generation_s": generation_s, "ended_s": time.time()}
-        self._journal.write("unit", {**line, "num_outcomes": self._num_outcomes})
+        self._journal.write("unit", {**line, "num_outcomes": self._num_outcomes, **({"work": work} if work else {})})
 
     def read(self, case_id: str) -> CaseRecords:
         """Return what has been written about a case."""

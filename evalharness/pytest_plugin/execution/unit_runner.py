@@ -176,8 +176,8 @@ class UnitRunner:
         self._state = "begun"
         self._publish_if_done()
 
-    def end(self, problem: Problem, generation_s: float | None = None) -> None:
-        """End the unit; tests that still wait get the problem. `generation_s`: seconds of the engine's time, None if it broke."""
+    def end(self, problem: Problem, generation_s: float | None = None, work: dict[str, float] | None = None) -> None:
+        """End the unit; tests that still wait get the problem. `generation_s`: of the engine's time, None if it broke; `work`: in it."""
         if self._state != "ended":
             self._state = "ended"
             self.pending.clear()
@@ -186,7 +186,7 @@ class UnitRunner:
             self._publish_if_done()
             self.results.show()
             if generation_s is not None:
-                self._journal.end(generation_s)
+                self._journal.end(generation_s, work or {})
                 self.in_flight.close()
         self.results.give_up(problem)
 

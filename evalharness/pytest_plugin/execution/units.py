@@ -55,8 +55,11 @@ def num_cases_ahead(engine_id: str) -> int:
     return _AHEAD_FOR.get(engine_id.partition(":")[0], _AHEAD)
 
 
-def assign_units(nodeids: Sequence[str], engine_ids: Sequence[str], num_workers: int) -> dict[str, UnitKey]:
-    """Return the unit of every eval test, in collection order; all tests of one case and engine share a unit."""
+def assign_units(nodeids: Sequence[str], engine_ids: Sequence[str], num_workers: int, *, in_order: bool = False) -> dict[str, UnitKey]:
+    """Return the unit of every eval test, in collection order; all tests of one case and engine share a unit.
+
+    `in_order`: small units, so that several workers ask the first cases together.
+    """
     parsed = {nodeid: key for nodeid in nodeids if (key := parse_nodeid(nodeid, engine_ids)) is not None}
     cases: dict[tuple[str, str], dict[str, int]] = {}
     repeats = {nodeid: number for nodeid, node in parsed.items() if (number := split_repeat(node.case_id)[1])}
@@ -65,7 +68,8 @@ def assign_units(nodeids: Sequence[str], engine_ids: Sequence[str], num_workers:
             continue
         known = cases.setdefault((engine, path), {})
         known.setdefault(case_id, len(known))
-    sizes = _sizes({key: len(known) for key, known in cases.items()}, num_workers)
+    num_cases = {key: len(known) for key, known in cases.items()}
+    sizes = {key: _alike(key[0], num) for key, num in num_cases.items()} if in_order and num_workers > 1 else _sizes(num_cases, num_workers)
     shards = {key: [shard for shard, size in enumerate(each) for _ in range(size)] for key, each in sizes.items()}
     keys = {(engine, path): [UnitKey(engine, path, shard) for shard in range(len(each))] for (engine, path), each in sizes.items()}
     units = {}
@@ -116,6 +120,12 @@ def _sizes(num_cases: Mapping[tuple[str, str], int], num_workers: int) -> dict[t
             filled = num // _FEW_CASES_FOR.get(backend, _FEW_CASES)
             sizes[engine, path] = _equal(num, max(1, min(num, max(min(wanted, filled), num_shares if is_split else 1))))
     return sizes
+
+
+def _alike(engine: str, num: int) -> list[int]:
+    """Return sizes of units of the smallest size that a backend takes well; the last one is what is left."""
+    size = _SMALLEST_FOR.get(engine.partition(":")[0], _FEW_CASES)
+    return [size] * (num // size) + ([num % size] if num % size else [])
 
 
 def _equal(num: int, parts: int) -> list[int]:

@@ -107,10 +107,15 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
         if noise:
             facts["noise"] = noise
         num_gates = num_regression_gates(records.evals, rows)
-        no_regression = RegressionJudge(path, facts, baseline["problem"], anyway=context.run.accept_changes, num_gates=num_gates)
+        anyway, margin = context.run.accept_changes, context.run.until_certain or None
+        no_regression = RegressionJudge(path, facts, baseline["problem"], anyway=anyway, num_gates=num_gates, margin=margin)
     why_not_run = interrupted or origin.why_not_run
     judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression, noise=noise)
     across.remark(judged["gates"])
+    if context.run.until_certain and no_regression is not None:
+        from evalharness.analysis.judge_certain import tables_of_limits  # loads numpy
+
+        tables += tables_of_limits(judged["gates"])
     run: RunFile = {
         **at_start,
         **origin.facts,  # what was found out meanwhile

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -27,12 +26,15 @@ class Clock:
 class Watched:
     """A watch with a timeout of 10 s on one sleeping process, in made-up time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self) -> None:
         self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        self.path, self.clock, self.killed = path, Clock(), dict[str, str]()
+        self.clock, self.killed = Clock(), dict[str, str]()
         self.busy = self.ready = True
         self.watch = Watch(10.0, self.killed.__setitem__, self.clock)
-        self.watch.add("gw0", WatchedWorker(self.process.pid, path, lambda: self.busy, lambda: self.ready))
+        self.watch.add("gw0", WatchedWorker(self.process.kill, lambda: self.busy, lambda: self.ready))
+
+    def tell(self, results: int, busy: int) -> None:
+        self.watch.note("gw0", results, busy)
 
     def pass_time(self, seconds: float, *, step_s: float = 1.0) -> None:
         for _ in range(round(seconds / step_s)):
@@ -41,8 +43,8 @@ class Watched:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watched]:
-    made = Watched(tmp_path / "gw0")
+def watched() -> Iterator[Watched]:
+    made = Watched()
     yield made
     made.process.kill()
     made.process.wait()
@@ -50,7 +52,6 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 class TestWatch:
     def test_a_worker_without_signs_is_killed_and_it_is_said_why(self, watched: Watched) -> None:
-        watched.path.write_text("12 ")  # half a line is no sign and no error
         watched.pass_time(10)
         assert watched.killed == {}
         watched.pass_time(2)
@@ -59,20 +60,20 @@ class TestWatch:
 
     def test_results_keep_it_alive_and_once_it_has_ended_it_is_let_go(self, watched: Watched) -> None:
         for results in range(1, 30):
-            watched.path.write_text(f"{results} 0")
+            watched.tell(results, 0)
             watched.pass_time(9)
         watched.watch.remove("gw0")
         watched.pass_time(100)
         assert watched.killed == {}
 
     def test_computing_keeps_it_alive_but_not_for_ever(self, watched: Watched) -> None:
-        watched.path.write_text("5 0")
+        watched.tell(5, 0)
         watched.pass_time(1)
         for busy in range(1, 10 * BUSY_FACTOR):
-            watched.path.write_text(f"5 {busy}")
+            watched.tell(5, busy)
             watched.pass_time(1)
         assert watched.killed == {}
-        watched.path.write_text("5 1000")
+        watched.tell(5, 1000)
         watched.pass_time(3)
         assert watched.killed == {"gw0": "hung (busy, but no result for 60 s) and was killed"}
 
@@ -100,48 +101,44 @@ class TestWatch:
 
 
 class TestHeartbeat:
-    @staticmethod
-    def counts(path: Path) -> tuple[int, int]:
-        """Return both counts; zeros while they are being written."""
-        results, busy = map(int, path.read_text().split() or (0, 0))
-        return results, busy
-
-    def test_results_are_counted_and_stillness_is_not(self, tmp_path: Path) -> None:
+    def test_results_are_counted_and_stillness_is_not(self) -> None:
         # A process of its own: threads and children of this one may have something to do.
         code = """
-import sys, time
-from pathlib import Path
+import time
 from evalharness.pytest_plugin.distributed.heartbeat import Heartbeat
-path = Path(sys.argv[1])
-heartbeat = Heartbeat(path, 1.0, lambda: 7, lambda: None)
+told = []
+heartbeat = Heartbeat(lambda *signs: told.append(signs), 1.0, lambda: 7, lambda: None)
 time.sleep(2.5)
-while not path.exists(): time.sleep(0.1)
+while not told: time.sleep(0.1)
 heartbeat.stop()
+print(told[-1])
 """
-        subprocess.run([sys.executable, "-c", code, tmp_path / "gw0"], check=True, timeout=TIMEOUT_S)
-        assert self.counts(tmp_path / "gw0") == (7, 0)
+        done = subprocess.run([sys.executable, "-c", code], check=True, timeout=TIMEOUT_S, capture_output=True, text=True)
+        assert done.stdout == "(7, 0)\n"
 
     @pytest.mark.parametrize(("known", "expected"), [(None, True), (False, False)], ids=["on-a-cpu", "while-a-device-works"])
-    def test_computing_in_a_child_process_counts_where_it_may(self, tmp_path: Path, known: bool | None, expected: bool) -> None:
+    def test_computing_in_a_child_process_counts_where_it_may(self, known: bool | None, expected: bool) -> None:
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
             computed = psutil.Process(child.pid).cpu_times
-            heartbeat = Heartbeat(tmp_path / "gw0", 0.3, lambda: 0, lambda: known)
-            wait_until(lambda: computed().user > 0.5 and (tmp_path / "gw0").exists())
+            told: list[tuple[int, int]] = []
+            heartbeat = Heartbeat(lambda *signs: told.append(signs), 0.3, lambda: 0, lambda: known)
+            wait_until(lambda: computed().user > 0.5 and bool(told))
             if expected:
-                wait_until(lambda: self.counts(tmp_path / "gw0")[1] > 0)
+                wait_until(lambda: told[-1][1] > 0)
             heartbeat.stop()
             child.kill()
-        assert (self.counts(tmp_path / "gw0")[1] > 0) == expected
+        assert (told[-1][1] > 0) == expected
 
     def test_a_process_that_ends_as_it_is_looked_at_ends_no_signs_and_one_known_to_be_at_work_shows_them(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def half(self: psutil.Process) -> None:
             raise RuntimeError("/proc/7/io file was empty")
 
         monkeypatch.setattr(psutil.Process, "io_counters", half, raising=False)
-        heartbeat = Heartbeat(tmp_path / "gw0", 0.05, lambda: 7, lambda: True)
-        wait_until(lambda: (tmp_path / "gw0").exists() and self.counts(tmp_path / "gw0") >= (7, 2))
+        told: list[tuple[int, int]] = []
+        heartbeat = Heartbeat(lambda *signs: told.append(signs), 0.05, lambda: 7, lambda: True)
+        wait_until(lambda: told[-1:] >= [(7, 2)])
         heartbeat.stop()
 
 

@@ -92,8 +92,8 @@ def test_an_event_of_ours_does_not_reach_xdist_and_all_others_do() -> None:
     assert (ours, theirs) == ([{"a": 1}], [("logstart", {"nodeid": "x"}), "end marker"])
 
 
-def test_the_controller_says_why_it_ends_a_session_and_knows_a_workers_process() -> None:
-    from execnet.gateway import Gateway
+def test_the_controller_says_why_it_ends_a_session_and_kills_a_worker() -> None:
+    from execnet.gateway_io import Popen2IOMaster
     from xdist.dsession import DSession
 
     assert "self.shouldstop" in inspect.getsource(DSession), lacks("dsession.DSession.shouldstop")
@@ -101,8 +101,10 @@ def test_the_controller_says_why_it_ends_a_session_and_knows_a_workers_process()
         session = SimpleNamespace(shouldstop=reason)
         config: Any = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda name, session=session: session))
         assert internals.stop_reason(config) == expected
-    assert hasattr(Gateway, "_rinfo"), lacks("gateway that names its process (execnet's Gateway._rinfo)")
-    assert internals.process_id(SimpleNamespace(gateway=SimpleNamespace(_rinfo=lambda: SimpleNamespace(pid=7)))) == 7
+    assert hasattr(Popen2IOMaster, "kill"), lacks("worker that can be killed (execnet's Popen2IOMaster.kill)")
+    killed: list[bool] = []
+    internals.kill_worker(SimpleNamespace(gateway=SimpleNamespace(_io=SimpleNamespace(kill=lambda: killed.append(True)))))
+    assert killed == [True]
 
 
 class Starting:

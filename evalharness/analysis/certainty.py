@@ -1,0 +1,241 @@
+"""Decides, while cases are still asked, whether an engine has regressed against its baseline or is harmless within a margin.
+
+Cases are asked group by group, in an order drawn at random. The proof is about the groups known so far, in that order and without a gap, so
+it does not depend on which answers happened to be quick. It holds whenever one looks: see `statistics.betting`. Slices are not tested.
+Knows nothing about pytest; loads numpy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from evalharness.analysis.comparison.compare import LOWER_IS_BETTER
+from evalharness.analysis.comparison.sheets import CaseLine, Sheet
+from evalharness.analysis.statistics.betting import (
+    Drawn,
+    Sums,
+    draw_order,
+    estimate,
+    greatest_difference,
+    least_difference,
+    wealth_against_loss,
+    wealth_against_no_loss,
+)
+
+REGRESSED_LEVEL, END_LEVEL = 0.04, 0.01
+"""Chances of a false alarm: at any time while cases are asked, and when all were asked without a proof; together 5 %."""
+HARMLESS_LEVEL = 0.05
+"""Chance of calling harmless what has lost the margin or more."""
+EDGE_RATE = 2.0
+"""How much more often than others a group of the edge is drawn. With more, the edge runs out before small differences are proved."""
+_MOST_EDGES = 1 / 3
+
+
+class Place(NamedTuple):
+    """A case in the order of drawing; `stratum` is 1 on the edge, else 0."""
+
+    case_id: str
+    group: str | None
+    stratum: int
+
+
+def edge_cases(sheets: Iterable[Sheet]) -> set[str]:
+    """Return the cases that a baseline got right in part: an answer that changes at all changes these most easily."""
+    return {
+        case_id
+        for sheet in sheets
+        for case_id, line in sheet.cases.items()
+        if any(0 < score < 1 for name, score in line.scores.items() if not name.startswith("num_"))
+    }
+
+
+def drawn_cases(cases: Sequence[tuple[str, str | None]], edges: Collection[str], seed: int, name: str) -> list[Place]:
+    """Return cases, given as id and group, in the order in which they are asked: drawn by group, with the eval's name as part of the seed.
+
+    Groups with a case of the edge are drawn `EDGE_RATE` times as often as others; not if they are more than a third, as then the others
+    hold what is still unknown.
+    """
+    groups: dict[object, list[tuple[str, str | None]]] = {}
+    for case_id, group in cases:
+        groups.setdefault((case_id,) if group is None else group, []).append((case_id, group))
+    members = list(groups.values())
+    strata = [int(any(case_id in edges for case_id, _ in group)) for group in members]
+    if sum(strata) > _MOST_EDGES * len(strata):
+        strata = [0] * len(strata)
+    digest = hashlib.sha256(f"{seed}\0{name}".encode("utf-8", "surrogatepass")).digest()
+    order = draw_order(strata, _rates(strata), int.from_bytes(digest[:8], "big"))
+    return [Place(case_id, group, strata[place]) for place in order for case_id, group in members[place]]
+
+
+def coverage_sheet(metric: str, case_ids: Iterable[str]) -> Sheet:
+    """Return a baseline in which a rate of what went wrong is 0 in all these cases."""
+    return Sheet("", "", cases={case_id: CaseLine("pass", {metric: 0.0}, {}, None, None) for case_id in case_ids})
+
+
+def _rates(strata: Sequence[int]) -> tuple[float, ...]:
+    return (1.0, EDGE_RATE) if any(strata) else (1.0,)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """One metric when the run stopped. `difference` is candidate minus baseline, estimated over all cases of the eval.
+
+    `low` and `high` hold at any time, each with its own chance of error: the worse end, at `HARMLESS_LEVEL`, is for all cases of the eval,
+    the better end, at `REGRESSED_LEVEL`, for cases like these.
+    """
+
+    metric: str
+    base: float
+    difference: float
+    low: float
+    high: float
+    is_regressed: bool
+
+
+class Proof(NamedTuple):
+    """What is proved: "regressed", "harmless" or "" so far, by how many groups and cases."""
+
+    claim: Literal["regressed", "harmless", ""]
+    num_groups: int
+    num_cases: int
+
+
+@dataclass(frozen=True)
+class _Metric:
+    name: str
+    is_lower_better: bool
+    base: Mapping[str, float]
+    """Goodness of each case, 0 to 1."""
+
+    def goodness(self, value: float) -> float:
+        value = min(1.0, max(0.0, value))
+        return 1 - value if self.is_lower_better else value
+
+
+class PairedTest:
+    """The cases of one test on one engine against a baseline, as they become known: `note` each, then ask for the `proof`."""
+
+    def __init__(self, places: Sequence[Place], base: Sheet, directions: Mapping[str, str], only: Collection[str], margin: float) -> None:
+        self.margin = margin
+        self._groups: list[list[str]] = []
+        strata: list[int] = []
+        last: object = None
+        for case_id, group, stratum in places:
+            key: object = (case_id,) if group is None else group
+            if key != last:
+                self._groups.append([])
+                strata.append(stratum)
+                last = key
+            self._groups[-1].append(case_id)
+        self._drawn = Drawn(np.array(strata, dtype=np.int64), np.array(_rates(strata)))
+        self.num_cases = len(places)
+        judged = {case_id for case_id, _, _ in places if case_id in base.cases and base.cases[case_id].was_judged}
+        self.num_paired = len(judged)
+        self._metrics, self.unbounded = _metrics(base, judged, directions, only)
+        self.missing = [name for name in only if name not in {metric.name for metric in self._metrics}]
+        self._sizes = self._table(lambda metric, case_id: case_id in metric.base)
+        self._base = self._table(lambda metric, case_id: metric.base.get(case_id, 0.0))
+        self._known: dict[str, tuple[list[float], list[float]]] = {}
+        self._rows: list[tuple[list[float], list[float]]] = []
+        """Sums of the least and greatest differences of each group of the prefix, by metric."""
+
+    def _table(self, value: object) -> np.ndarray:
+        assert callable(value)
+        rows = [[sum(float(value(metric, case_id)) for case_id in group) for metric in self._metrics] for group in self._groups]
+        return np.array(rows, dtype=np.float64).reshape(len(self._groups), len(self._metrics))
+
+    @property
+    def can_prove(self) -> bool:
+        """Whether anything can be proved: most cases are in the baseline, and so are the metrics, each within 0…1."""
+        return bool(self._metrics) and not self.missing and 2 * self.num_paired >= self.num_cases
+
+    @property
+    def num_known_groups(self) -> int:
+        """How many groups are known, in the order of drawing."""
+        return len(self._rows)
+
+    def note(self, case_id: str, scores: Mapping[str, float] | None) -> None:
+        """Note how a case ended; None if it was not judged, which counts against either claim."""
+        low, high = [], []
+        for metric in self._metrics:
+            before = metric.base.get(case_id)
+            if before is None or (scores is not None and metric.name not in scores):
+                low.append(0.0)
+                high.append(0.0)
+            elif scores is None:
+                low.append(-before)
+                high.append(1 - before)
+            else:
+                low.append(metric.goodness(scores[metric.name]) - before)
+                high.append(low[-1])
+        self._known[case_id] = (low, high)
+        while len(self._rows) < len(self._groups) and all(member in self._known for member in self._groups[len(self._rows)]):
+            each = [self._known.pop(member) for member in self._groups[len(self._rows)]]
+            self._rows.append(([sum(column) for column in zip(*(low for low, _ in each), strict=True)],
+                               [sum(column) for column in zip(*(high for _, high in each), strict=True)]))  # fmt: skip
+
+    def _sums(self) -> list[Sums]:
+        shape = (len(self._rows), len(self._metrics))
+        low, high = (np.array([row[end] for row in self._rows], dtype=np.float64).reshape(shape) for end in (0, 1))
+        return [Sums(self._sizes[:, place], self._base[:, place], low[:, place], high[:, place]) for place in range(shape[1])]
+
+    def proof(self) -> Proof:
+        """Return what the known groups prove; once something is proved, more groups do not take it back."""
+        num = len(self._rows)
+        proof = Proof("", num, sum(map(len, self._groups[:num])))
+        if not num or not self.can_prove:
+            return proof
+        sums = self._sums()
+        # The mean of several wealths is one, however they depend on each other: a regression of any metric makes it grow.
+        wealth = sum(wealth_against_no_loss(self._drawn, each) for each in sums) / len(sums)
+        if float(np.max(wealth)) >= 1 / REGRESSED_LEVEL:
+            return proof._replace(claim="regressed")
+        if all(wealth_against_loss(self._drawn, each, self.margin).max() >= 1 / HARMLESS_LEVEL for each in sums):
+            return proof._replace(claim="harmless")
+        return proof
+
+    def limits(self) -> list[Limits]:
+        """Return each metric as it is known now, the one that could have lost most first."""
+        limits: list[tuple[float, Limits]] = []
+        for metric, sums in zip(self._metrics, self._sums(), strict=True):
+            found = (
+                estimate(self._drawn, sums),
+                least_difference(self._drawn, sums, HARMLESS_LEVEL),
+                greatest_difference(self._drawn, sums, REGRESSED_LEVEL),
+            )
+            difference, low, high = (-found[0], -found[2], -found[1]) if metric.is_lower_better else found
+            base = metric.goodness(float(np.mean(list(metric.base.values()))))
+            limits.append((found[1], Limits(metric.name, base, difference, low, high, found[2] < 0)))
+        return [each for _, each in sorted(limits, key=lambda entry: entry[0])]
+
+    def mean_limits(self, metric: str) -> tuple[float, float] | None:
+        """Return limits of a metric's mean over all cases, each at `HARMLESS_LEVEL`; None if a case lacks it in the baseline."""
+        for each, sums in zip(self._metrics, self._sums(), strict=True):
+            if each.name == metric and len(each.base) == self.num_cases and len(sums):
+                mean = float(np.mean(list(each.base.values())))
+                low = max(0.0, mean + least_difference(self._drawn, sums, HARMLESS_LEVEL))
+                high = min(1.0, mean - least_difference(self._drawn, sums.flipped(), HARMLESS_LEVEL))
+                return (1 - high, 1 - low) if each.is_lower_better else (low, high)
+        return None
+
+
+def _metrics(base: Sheet, judged: Collection[str], directions: Mapping[str, str], only: Collection[str]) -> tuple[list[_Metric], list[str]]:
+    """Return the metrics that can be tested, and those that are not within 0…1."""
+    ways = {**directions, **dict.fromkeys(LOWER_IS_BETTER, "lower")}
+    names = dict.fromkeys(name for case_id in judged for name in base.cases[case_id].scores)
+    metrics, unbounded = [], []
+    for name in sorted(names):
+        if name.startswith("num_") or ways.get(name) == "none" or (only and name not in only):
+            continue
+        values = {case_id: base.cases[case_id].scores[name] for case_id in judged if name in base.cases[case_id].scores}
+        if not all(0 <= value <= 1 for value in values.values()):
+            unbounded.append(name)
+            continue
+        is_lower_better = ways.get(name) == "lower"
+        metrics.append(_Metric(name, is_lower_better, {key: 1 - value if is_lower_better else value for key, value in values.items()}))
+    return metrics, unbounded

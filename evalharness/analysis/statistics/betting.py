@@ -1,0 +1,183 @@
+"""Tests that hold whenever one stops: bets on groups of cases, drawn at random, whose differences to a baseline become known one by one.
+
+A wealth starts at 1 and is staked on each next group against a hypothesis. If that is true, no stakes make the wealth grow on average, so
+that it ever reaches 1/level with a chance of at most `level`, however often one looks (Ville 1939; Waudby-Smith and Ramdas 2024). Groups
+are the units, so cases of one group may depend on each other in any way. Two hypotheses are bet against:
+
+- *the set has lost at least a margin*: about the cases of this eval, most of which are not asked yet. Only the order is random, groups are
+  drawn without replacement, and what a case can still lose is known from the baseline.
+- *no more is lost than gained*: about the cases that could have been in the eval, of which its groups are a sample.
+
+Where strata are drawn at different rates, each group counts by the inverse of its rate, so that both stay unbiased. Knows nothing of gates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+STAKES = (0.05, 0.1, 0.2, 0.4, 0.7, 0.95)
+"""Shares of the largest stake that cannot ruin; the wealth is spread evenly over them, as the best is known only afterwards."""
+_ROUNDING = 1e-9
+_STEPS = 24  # of bisection: limits to 1e-7
+
+
+def draw_order(strata: Sequence[int], rates: Sequence[float], seed: int) -> list[int]:
+    """Return the groups in the order of drawing: each draw picks a stratum by its rate × its groups, then one of its remaining groups.
+
+    `strata` has the stratum of each group. A stratum with nothing left takes no further part.
+    """
+    generator = np.random.default_rng(seed)
+    left = [list(generator.permutation([group for group, own in enumerate(strata) if own == stratum])) for stratum in range(len(rates))]
+    weights = np.array([rate * len(groups) for rate, groups in zip(rates, left, strict=True)])
+    order: list[int] = []
+    while len(order) < len(strata):
+        open_weights = np.where([bool(groups) for groups in left], weights, 0.0)
+        order.append(int(left[int(generator.choice(len(rates), p=open_weights / open_weights.sum()))].pop()))
+    return order
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """All groups of an eval in the order of drawing: their strata `(groups,)`, and the rates of the strata `(strata,)`."""
+
+    strata: Array
+    rates: Array
+
+    def __len__(self) -> int:
+        return len(self.strata)
+
+    @cached_property
+    def _left(self) -> Array:
+        """Groups left in each stratum before each draw `(groups, strata)`."""
+        is_of = self.strata[:, None] == np.arange(len(self.rates))
+        return is_of.sum(axis=0) - np.cumsum(is_of, axis=0) + is_of
+
+    @cached_property
+    def _chances(self) -> Array:
+        """Chance of each stratum at each draw `(groups, strata)`, 0 for one with nothing left."""
+        weights = np.where(self._left > 0, self.rates * self._left[0], 0.0)
+        return weights / weights.sum(axis=1, keepdims=True)
+
+    @cached_property
+    def factors(self) -> Array:
+        """What a group of each stratum counts at each draw, so that its expectation is the sum of all that is left `(groups, strata)`."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self._left > 0, self._left / self._chances, 0.0)
+
+    @cached_property
+    def num_independent(self) -> int:
+        """How many draws came before a stratum ran out: until then every draw was from the same mixture of strata."""
+        return int((self._left > 0).all(axis=1).sum())
+
+    @cached_property
+    def weights(self) -> Array:
+        """What each group of those draws counts, so that its expectation is the mean over groups `(num_independent,)`."""
+        first = self.factors[0] / max(1, len(self))
+        return first[self.strata[: self.num_independent]]
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """One score of a test by group, in the order of drawing, good ones being high; all `(groups,)`.
+
+    `sizes`: cases with the score in the baseline; `base`: their sum there. `low` and `high` `(groups known,)`: the least and the greatest
+    that the candidate's difference to it can be; they are equal but for cases that broke.
+    """
+
+    sizes: Array
+    base: Array
+    low: Array
+    high: Array
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    def flipped(self) -> Sums:
+        """Return the same with bad for good."""
+        return Sums(self.sizes, self.sizes - self.base, -self.high, -self.low)
+
+
+def wealth_against_loss(drawn: Drawn, sums: Sums, margin: float) -> Array:
+    """Return the wealth of bets against "the mean over all cases of the set is lower by at least `margin`", after each group known.
+
+    Where it ever reaches 1/level this is wrong, with a chance of error of `level`; inf from where the known groups alone exclude it.
+    """
+    num, total = len(sums), float(sums.sizes.sum())
+    if not num or not total:
+        return np.ones(1)
+    known = np.concatenate(([0.0], np.cumsum(sums.low)))
+    can_lose = np.concatenate((np.cumsum(sums.base[::-1])[::-1], [0.0]))[: num + 1]
+    limit = -margin * total - known  # what is left must sum up to no more, if the hypothesis is true
+    reach = np.maximum(limit[:num] + _worst(drawn, sums.base)[:num], _ROUNDING)
+    wealth = _wealth((sums.low * drawn.factors[np.arange(num), drawn.strata[:num]] - limit[:num]) / reach)
+    is_excluded = np.maximum.accumulate(limit < -can_lose - _ROUNDING)
+    return np.where(is_excluded[1:], math.inf, wealth)
+
+
+def wealth_against_no_loss(drawn: Drawn, sums: Sums, difference: float = 0.0) -> Array:
+    """Return the wealth of bets against "cases like these change by `difference` or more on average", after each group known.
+
+    Of the draws before a stratum ran out; that a baseline was right in all its cases by luck is taken into account, unlike above.
+    """
+    num = min(len(sums), drawn.num_independent)
+    if not num:
+        return np.ones(1)
+    steps = (sums.high[:num] - difference * sums.sizes[:num]) * drawn.weights[:num]
+    reach = float((1 - difference) * sums.sizes.max() * drawn.weights.max())
+    return _wealth(-steps / max(reach, _ROUNDING))
+
+
+def _wealth(won: Array) -> Array:
+    """Return the wealth after each bet, spread over all stakes; `won` are gains at the stake 1, none below -1."""
+    with np.errstate(divide="ignore"):
+        logs = np.cumsum(np.log1p(np.outer(STAKES, np.maximum(won, -1.0))), axis=1)
+    return np.exp(np.minimum(logs, 700.0)).mean(axis=0)
+
+
+def _worst(drawn: Drawn, base: Array) -> Array:
+    """Return the most that the next group can count as lost, before each draw `(groups,)`."""
+    worst = np.zeros(len(drawn))
+    for stratum in range(len(drawn.rates)):
+        own = np.where(drawn.strata == stratum, base, 0.0)
+        largest_left = np.maximum.accumulate(own[::-1])[::-1]
+        worst = np.maximum(worst, largest_left * drawn.factors[:, stratum])
+    return worst
+
+
+def least_difference(drawn: Drawn, sums: Sums, level: float) -> float:
+    """Return the lower limit of the mean difference over all cases of the set, at any time with a chance of error of at most `level`."""
+    return 0.0 - _first(lambda margin: bool(wealth_against_loss(drawn, sums, margin).max() >= 1 / level))
+
+
+def greatest_difference(drawn: Drawn, sums: Sums, level: float) -> float:
+    """Return the upper limit of the mean difference of cases like these, at any time with a chance of error of at most `level`."""
+    return _first(lambda difference: bool(wealth_against_no_loss(drawn, sums, difference).max() >= 1 / level))
+
+
+def _first(holds: Any) -> float:
+    """Return the least number within -1…1 from which on a condition holds."""
+    low, high = -1.0, 1.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def estimate(drawn: Drawn, sums: Sums) -> float:
+    """Return the mean difference over all cases, each stratum by its share of them; NaN if one has none known."""
+    num, found, total = len(sums), 0.0, float(sums.sizes.sum())
+    for stratum in range(len(drawn.rates)):
+        is_of = drawn.strata == stratum
+        size, known = float(sums.sizes[is_of].sum()), float(sums.sizes[:num][is_of[:num]].sum())
+        if size:
+            middle = (sums.low + sums.high)[is_of[:num]].sum() / 2
+            found += size / total * (float(middle) / known if known else math.nan)
+    return found

@@ -1,0 +1,399 @@
+"""Has Ray place workers on the hosts of a cluster, and connects them with this process.
+
+An actor reserves what a worker needs, and starts the worker's process beside itself, its standard input and output a socket to here: the
+process is the one that xdist starts on this host, and xdist's protocol runs unchanged. The actor then waits for the process and says how it
+ended. Whoever connects must know a secret that only actors get, for what connects is taken for a worker.
+
+Knows nothing about pytest. Ray is imported only where a cluster is used.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import signal
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from evalharness.api.errors import ConfigError
+from evalharness.api.installing import missing_package
+from evalharness.hardware.devices import MASK
+
+_HELLO_S = 20.0
+_MAX_HELLO_BYTES = 1 << 16
+_LOOK_S = 0.5
+_LOSS_S = 3.0
+"""After a connection has broken: so long the actor may take to say how its process ended; then both are lost."""
+_OF_HOST = ("RAY_", "SLURM_", "KUBERNETES_", MASK, "HOSTNAME")
+"""Variables, by how they begin, that say something about one host or job."""
+
+# With the process that started it, ends the worker: a killed actor cannot end it any more. 1 is PR_SET_PDEATHSIG.
+_START = """
+import os, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)
+    if os.getppid() != {parent}: os._exit(1)
+exec(eval(sys.stdin.readline()))
+"""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What Ray reserves for each worker."""
+
+    num_cpus: float = 1
+    num_gpus: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.num_cpus:g} CPU" + (f" and {self.num_gpus} GPU" if self.num_gpus else "")
+
+
+@dataclass(eq=False)
+class Host:
+    """An actor and the process that it starts; `connection` once that has connected."""
+
+    number: int
+    actor: Any
+    ended: Any
+    """Ray's promise of the process's exit status."""
+    connection: socket.socket | None = None
+    address: str = ""
+    """Of its node."""
+    cards: str | None = None
+    """CUDA_VISIBLE_DEVICES as Ray set it there."""
+    is_over: threading.Event = field(default_factory=threading.Event)
+    exit_status: int | None = None
+    """Of the process; None where it was lost with its actor."""
+    problem: str = ""
+    """Why the actor is gone, or the last that the process said."""
+    broke_at_s: float | None = None
+
+    def kill(self) -> None:
+        """End actor and process."""
+        import ray
+
+        with suppress(Exception):  # Ray's own errors, of an actor or a cluster that has gone
+            ray.kill(self.actor)
+
+    def hang_up(self) -> None:
+        """Break the connection, so that whoever reads or writes it goes on."""
+        if self.connection is not None:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+    def how_it_ended(self) -> tuple[str, bool]:
+        """Return how a process ended whose connection broke, and whether it was lost with its actor or host."""
+        self.is_over.wait(max(0.0, (self.broke_at_s or time.monotonic()) + _LOSS_S - time.monotonic()))
+        if self.exit_status is None:
+            return f"was lost with its host {self.address}", True
+        how = f"exit code {self.exit_status}"
+        if self.exit_status < 0:
+            with suppress(ValueError):
+                how = signal.Signals(-self.exit_status).name
+        return f"died on {self.address} ({how}{f': {self.problem}' if self.problem else ''})", False
+
+
+def _actor_class() -> type:
+    """Return the actor's class: defined here so that Ray sends its code, and the host need not import this package for it."""
+
+    class WorkerHost:
+        def __init__(self, address: str, port: int, token: str, number: int, start: str) -> None:
+            import json
+            import os
+            import socket
+            import struct
+            import subprocess
+            import sys
+            import threading
+            from collections import deque
+
+            import ray
+
+            connection = socket.create_connection((address, port), timeout=60)
+            facts = {
+                "token": token,
+                "number": number,
+                "node": ray.get_runtime_context().get_node_id(),
+                "address": ray.util.get_node_ip_address(),
+                "cards": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            }
+            content = json.dumps(facts).encode("ascii")
+            connection.sendall(struct.pack("!I", len(content)) + content)
+
+            def receive(num_bytes: int) -> bytes:
+                received = b""
+                while len(received) < num_bytes:
+                    part = connection.recv(num_bytes - len(received))  # no more: what follows is the process's
+                    if not part:
+                        raise ConnectionError("the controller has hung up")
+                    received += part
+                return received
+
+            told = json.loads(receive(struct.unpack("!I", receive(4))[0]))
+            if not os.path.isdir(told["folder"]):
+                raise FileNotFoundError(f"{told['folder']} is not there")
+            connection.settimeout(None)
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-c", start.format(parent=os.getpid())],
+                stdin=connection.fileno(),
+                stdout=connection.fileno(),
+                stderr=subprocess.PIPE,
+                cwd=told["folder"],
+                env={**told["environment"], **os.environ, **told["own"]},
+            )
+            connection.close()
+            self._last = last = deque[bytes](maxlen=20)
+            errors = self._process.stderr
+            assert errors is not None
+
+            def pass_on() -> None:
+                for line in errors:
+                    last.append(line)
+                    sys.stderr.buffer.write(line)  # Ray keeps it with its logs
+                    sys.stderr.flush()
+
+            self._errors = threading.Thread(target=pass_on, daemon=True)
+            self._errors.start()
+
+        def wait(self) -> tuple[int, str]:
+            status = self._process.wait()
+            self._errors.join(timeout=1)
+            lines = [line.strip() for line in self._last if line.strip()]
+            return status, lines[-1].decode("utf-8", "replace") if lines else ""
+
+    return WorkerHost
+
+
+class Cluster:
+    """A connection to a Ray cluster, and the workers that were asked of it.
+
+    `on_change()` is called, in other threads, when a worker has connected or one has ended.
+    """
+
+    def __init__(self, address: str | None, num_workers: int) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ConfigError(missing_package("--executor ray", error, "ray")) from error
+        self._ray = ray
+        if address is not None and address.startswith("ray://"):
+            raise ConfigError(
+                f"--ray-address {address} is Ray's client, through which workers cannot connect with the controller; start pytest on a "
+                "host of the cluster, such as by `ray job submit`, and leave the address out"
+            )
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        self.is_own = False
+        self._connect(address, num_workers)
+        self.on_change: Callable[[], None] = lambda: None
+        self.hosts: dict[int, Host] = {}
+        self._arrived: deque[Host] = deque()
+        self._failed: deque[Host] = deque()
+        self._token = secrets.token_hex(32)
+        self._actor = ray.remote(_actor_class())
+        self._listener = socket.create_server((ray.util.get_node_ip_address(), 0), backlog=256)
+        self._is_closed = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._accept, name="ray-arrivals", daemon=True),
+            threading.Thread(target=self._look, name="ray-ends", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _connect(self, address: str | None, num_workers: int) -> None:
+        ray = self._ray
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
+        try:
+            if address not in (None, "local"):
+                ray.init(address=address, **quiet)
+                return
+            if address is None:
+                with suppress(ConnectionError):
+                    ray.init(address="auto", **quiet)
+                    return
+            # One's own may have as many processes as the user asks for, as with xdist.
+            num_cpus = max(os.cpu_count() or 1, num_workers)
+            ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
+            self.is_own = True
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            where = "no Ray cluster could be started here" if address in (None, "local") else f"there is no Ray cluster at {address}"
+            raise ConfigError(f"{where}: {error}; see --ray-address, and `ray status`") from error
+
+    def total(self, resource: str) -> float:
+        """Return how much of a resource the cluster's hosts have, in use or not."""
+        return float(self._ray.cluster_resources().get(resource, 0))
+
+    def alive(self) -> list[Mapping[str, float]]:
+        """Return the resources of each host."""
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+
+    def could_hold(self, needs: Needs) -> bool:
+        """Return whether any host has what a worker needs, were it idle."""
+        return any(node.get("CPU", 0) >= needs.num_cpus and node.get("GPU", 0) >= needs.num_gpus for node in self.alive())
+
+    def ask(self, needs: Needs) -> None:
+        """Ask for one more worker. It connects when Ray has found room for it."""
+        number = len(self.hosts)
+        host, port = self._listener.getsockname()[:2]
+        options: dict[str, Any] = {"num_cpus": needs.num_cpus, "num_gpus": needs.num_gpus, "max_restarts": 0, "max_task_retries": 0}
+        actor = self._actor.options(**options).remote(host, port, self._token, number, _START)
+        self._needs = needs
+        self.hosts[number] = Host(number, actor, actor.wait.remote())
+
+    def arrived(self) -> Host | None:
+        """Return a worker that has connected, once; None if there is none."""
+        return self._arrived.popleft() if self._arrived else None
+
+    def failed(self) -> Host | None:
+        """Return a worker that ended before it connected, once; None if there is none."""
+        return self._failed.popleft() if self._failed else None
+
+    def _accept(self) -> None:
+        while not self._is_closed.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            with suppress(OSError, ValueError, KeyError, TypeError, struct.error):
+                self._greet(connection)
+                continue
+            connection.close()
+
+    def _greet(self, connection: socket.socket) -> None:
+        connection.settimeout(_HELLO_S)
+        facts = json.loads(_receive(connection))
+        if not hmac.compare_digest(str(facts["token"]), self._token):
+            raise ValueError("a stranger")
+        host = self.hosts[facts["number"]]
+        host.address, host.cards = str(facts["address"]), facts["cards"]
+        told = {
+            "folder": os.getcwd(),
+            "environment": {name: value for name, value in os.environ.items() if not name.startswith(_OF_HOST)},
+            "own": {"OMP_NUM_THREADS": str(self._num_threads(facts["node"]))},
+        }
+        content = json.dumps(told).encode("ascii")
+        connection.sendall(struct.pack("!I", len(content)) + content)
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        host.connection = connection
+        self._arrived.append(host)
+        self.on_change()
+
+    def _num_threads(self, node_id: str) -> int:
+        """Return a worker's share of its host's cores."""
+        resources: Mapping[str, float] = next((node["Resources"] for node in self._ray.nodes() if node["NodeID"] == node_id), {})
+        cores = resources.get("CPU", 1)
+        if not self._needs.num_gpus:
+            return max(1, int(self._needs.num_cpus))
+        return max(1, int(cores * self._needs.num_gpus / max(1, resources.get("GPU", 1))))
+
+    def _look(self) -> None:
+        while not self._is_closed.wait(_LOOK_S):
+            running = {host.ended: host for host in list(self.hosts.values()) if not host.is_over.is_set()}
+            if not running:
+                continue
+            done, _ = self._ray.wait(list(running), num_returns=len(running), timeout=0)
+            for ended in done:
+                self._note_end(running[ended])
+            if done:
+                self.on_change()
+
+    def _note_end(self, host: Host) -> None:
+        try:
+            host.exit_status, host.problem = self._ray.get(host.ended)
+        except Exception as error:  # Ray's own, or what its code raised
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            host.problem = lines[-1].strip() if lines else type(error).__name__
+        host.kill()  # gives back what it reserved
+        host.hang_up()
+        host.is_over.set()
+        if host.connection is None:
+            self._failed.append(host)
+
+    def close(self) -> None:
+        """End all workers and disconnect; a cluster that was started here ends. Idempotent."""
+        if self._is_closed.is_set():
+            return
+        self._is_closed.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+        for host in self.hosts.values():
+            if not host.is_over.is_set():
+                host.kill()
+            if host.connection is not None:
+                host.connection.close()
+        self._ray.shutdown()
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """Return one message with its length before it."""
+    with connection.makefile("rb", buffering=0) as file:
+        (num_bytes,) = struct.unpack("!I", file.read(4))
+        if num_bytes > _MAX_HELLO_BYTES:
+            raise ValueError("a stranger")
+        received = b""
+        while len(received) < num_bytes:
+            part = file.read(num_bytes - len(received))
+            if not part:
+                raise ConnectionError("hung up")
+            received += part
+        return received
+
+
+class WorkerChannel:
+    """What execnet reads and writes of a worker on another host: its end is an end of file, however it came about."""
+
+    def __init__(self, host: Host, execmodel: Any) -> None:
+        assert host.connection is not None
+        self.host = host
+        self.execmodel = execmodel
+        self.remoteaddress = host.address
+        self._connection = host.connection
+        self._reader = host.connection.makefile("rb")
+
+    def read(self, num_bytes: int) -> bytes:
+        """Return exactly so many bytes. Raises `EOFError`."""
+        try:
+            received = self._reader.read(num_bytes)
+        except (OSError, ValueError):
+            received = b""
+        if len(received) < num_bytes:
+            self.host.broke_at_s = self.host.broke_at_s or time.monotonic()
+            raise EOFError(f"expected {num_bytes} bytes, got {len(received)}")
+        return received
+
+    def write(self, data: bytes) -> None:
+        """Send all bytes. Raises `OSError`."""
+        self._connection.sendall(data)
+
+    def close_read(self) -> None:
+        """Read no more."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RD)
+
+    def close_write(self) -> None:
+        """Tell the worker that nothing more comes."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+
+    def wait(self) -> int | None:
+        """Wait for the end of the process and return its exit status, None where it is not known."""
+        self.host.is_over.wait()
+        return self.host.exit_status
+
+    def kill(self) -> None:
+        """End the process."""
+        self.host.kill()

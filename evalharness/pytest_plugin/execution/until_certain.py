@@ -1,0 +1,230 @@
+"""With --until-certain: draws the order of cases, notes how they end, and says which eval is decided on which engine.
+
+The process that reports decides. Workers draw the same order, as they are told which cases are on the edge; they send it the scores of each
+test, and it tells them what to leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from evalharness.analysis.gates import BUILT_IN_METRICS, RegressionGate, parse_gate
+from evalharness.analysis.judge import find_baseline
+from evalharness.api.errors import BaselineError, ConfigError, EvalHarnessError
+from evalharness.pytest_plugin.execution.units import UnitKey, is_eval_test
+from evalharness.runs.journal import parse_nodeid
+from evalharness.runs.partial import stopped_evals
+from evalharness.runs.run_file import read_run
+from evalharness.runs.schema import JUDGED, EvalLine, Row, mapping
+
+if TYPE_CHECKING:
+    from evalharness.analysis.certainty import PairedTest, Place
+    from evalharness.analysis.comparison.sheets import Side
+    from evalharness.pytest_plugin.eval_module import EvalModule
+    from evalharness.pytest_plugin.outcomes import ItemRecord
+    from evalharness.pytest_plugin.run_context import RunContext
+
+DECIDED = "no_regression was decided before (--until-certain)"
+"""Why tests are left out."""
+_FEW_GROUPS = 8
+"""As many are known at the first look; then a look follows every fiftieth part more."""
+
+
+class Ended(NamedTuple):
+    """How a test ended; plain data that a worker can send. `scores` is None for one that was not judged."""
+
+    engine: str
+    path: str
+    test: str
+    case_id: str
+    scores: dict[str, float] | None
+
+    @classmethod
+    def of(cls, record: ItemRecord, path: str) -> Ended:
+        """Return how a running test's record ended, with the rates that every test has."""
+        if record.outcome not in JUDGED:
+            return cls(record.engine.id, path, record.test, record.case.id, None)
+        answers = [{"finish_reason": answer.finish_reason, "text": answer.text} for answer in record.answers]
+        row: Any = Row(outcome=record.outcome, generations=answers)  # type: ignore[typeddict-item]
+        rates = {name: float(BUILT_IN_METRICS[name].holds(row)) for name in ("pass_rate", "length_rate", "empty_rate")}
+        return cls(record.engine.id, path, record.test, record.case.id, {**rates, **record.scores})
+
+
+class UntilCertain:
+    """The order of cases, and what is decided so far; `edges` are the cases of the edge by eval, where another process has read them."""
+
+    def __init__(self, context: RunContext, edges: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._context = context
+        self._engines: Sequence[str] = ()
+        if edges is not None:
+            self.edges = edges
+        self._decisions: dict[tuple[str, str], _Decision] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this run stops when it is certain."""
+        return bool(self._context.run.until_certain)
+
+    @cached_property
+    def _baseline(self) -> Path | None:
+        """The baseline's file or folder, None where there is none, as in a first night with `latest`: then nothing can be proved."""
+        context = self._context
+        recorded = None if context.resumed is None else mapping(context.resumed.recorded.run.get("baseline")).get("path")
+        if isinstance(recorded, str):
+            return Path(recorded)
+        if context.run.baseline is None:
+            return None
+        base = context.root if context.run.origin("baseline").endswith(".toml") else Path.cwd()
+        try:
+            path = find_baseline(context.run.baseline, root=context.root, base=base, report_dir=Path(context.run.report_dir))
+        except BaselineError:
+            return None
+        return path if path.exists() else None
+
+    def check_baseline(self) -> None:
+        """Raise `ConfigError` for a baseline that itself stopped when it was certain."""
+        if self._baseline is not None and self._baseline.is_dir() and (stopped := stopped_evals(read_run(self._baseline))):
+            raise ConfigError(
+                f"--baseline {self._baseline} stopped when it was certain (--until-certain), before all cases of {', '.join(stopped)}; "
+                "name a whole run"
+            )
+
+    def _side(self, engine: str) -> Side | None:
+        from evalharness.analysis.comparison.sides import read_side
+
+        if self._baseline is None:
+            return None
+        try:
+            return read_side(str(self._baseline), prefer=engine)
+        except EvalHarnessError:
+            return None  # the gate says so
+
+    def know_engines(self, engines: Sequence[str]) -> None:
+        """Note the engines of the run, before any case is drawn."""
+        self._engines = engines
+
+    @cached_property
+    def edges(self) -> Mapping[str, Sequence[str]]:
+        """The cases of the edge by eval: of them more are drawn first."""
+        from evalharness.analysis.certainty import edge_cases
+
+        found: dict[str, set[str]] = {}
+        for engine in self._engines:
+            side = self._side(engine)
+            for (name, _), sheet in () if side is None else side.sheets.items():
+                found.setdefault(name, set()).update(edge_cases([sheet]))
+        return {name: sorted(cases) for name, cases in found.items()}
+
+    # The order
+
+    def places(self, name: str, cases: Iterable[Any]) -> list[Place]:
+        """Return an eval's cases in the order in which they are asked."""
+        from evalharness.analysis.certainty import drawn_cases
+
+        return drawn_cases([(case.id, case.group) for case in cases], set(self.edges.get(name, ())), self._context.run.seed, name)
+
+    def in_order(self, module: EvalModule) -> EvalModule:
+        """Return an eval with its cases in that order."""
+        if not self.is_on:
+            return module
+        cases = {case.id: case for case in module.cases}
+        places = self.places(module.name, module.cases)
+        return replace(module, cases=[cases[place.case_id] for place in places], on_edge=frozenset(p.case_id for p in places if p.stratum))
+
+    def interleave(self, items: list[pytest.Item]) -> None:
+        """Put all tests of a case one after another, where an eval has several: a case is known when all of them are."""
+        if not self.is_on:
+            return
+
+        def place(item: pytest.Item) -> tuple[str, str] | None:
+            engine = item.callspec.params["engine"] if is_eval_test(item) else None  # type: ignore[attr-defined]
+            return None if engine is None else (engine, item.nodeid.partition("::")[0])
+
+        ordered: list[pytest.Item] = []
+        for key, block in groupby(items, place):
+            tests = list(block)
+            if key is not None:
+                first = {case_id: number for number, case_id in enumerate(dict.fromkeys(map(_case_id, tests)))}
+                tests.sort(key=lambda item: first[_case_id(item)])
+            ordered += tests
+        items[:] = ordered
+
+    # What is decided
+
+    def expect(self, lines: Iterable[EvalLine], units: Mapping[str, UnitKey]) -> None:
+        """Prepare to decide on evals, given as the journal's lines, with these tests; in the process that reports."""
+        asked: dict[tuple[str, str], dict[str, set[str]]] = {}
+        for nodeid, unit in units.items():
+            node = parse_nodeid(nodeid, (unit.engine,))
+            if node is not None:
+                asked.setdefault((unit.engine, unit.path), {}).setdefault(node.test, set()).add(node.case_id)
+        by_path = {line["path"]: line for line in lines}
+        for (engine, path), tests in asked.items():
+            if path in by_path and (engine, path) not in self._decisions:
+                self._decisions[engine, path] = _Decision(self._tests(engine, by_path[path], tests))
+
+    def _tests(self, engine: str, line: EvalLine, asked: Mapping[str, set[str]]) -> dict[str, list[PairedTest]]:
+        from evalharness.analysis.certainty import PairedTest, Place
+        from evalharness.analysis.judge_certain import directions_of
+
+        side = self._side(engine)
+        tests: dict[str, list[PairedTest]] = {}
+        for test, expressions in line["tests"].items():
+            gates = [gate for gate in map(parse_gate, expressions) if isinstance(gate, RegressionGate)]
+            if not gates or side is None or (line["name"], test) not in side.sheets:
+                continue
+            key, run = (line["name"], test), {"evals": [line]}
+            cases = asked.get(test, set())
+            places = [
+                Place(case_id, facts.get("group"), facts.get("stratum", 0))
+                for case_id, facts in line["cases"].items()
+                if case_id in cases or case_id.encode("unicode_escape").decode("ascii") in cases
+            ]
+            margin = self._context.run.until_certain or 0.0
+            directions = directions_of(side, run, key)  # type: ignore[arg-type]
+            tests[test] = [PairedTest(places, side.sheets[key], directions, gate.metrics, margin) for gate in gates]
+        return tests
+
+    def note(self, ended: Ended) -> bool:
+        """Note how a test ended; return True if its eval is now decided on its engine."""
+        decision = self._decisions.get((ended.engine, ended.path))
+        return decision is not None and decision.note(ended)
+
+
+class _Decision:
+    """Whether the gates `no_regression` of an eval on one engine are decided."""
+
+    def __init__(self, tests: Mapping[str, Sequence[PairedTest]]) -> None:
+        self._tests = tests
+        self._open = [test for each in tests.values() for test in each]
+        self._can_be_made = bool(self._open) and all(test.can_prove for test in self._open)
+        self._next_look = _FEW_GROUPS
+
+    def note(self, ended: Ended) -> bool:
+        if not self._can_be_made or not self._open:
+            return False
+        for test in self._tests.get(ended.test, ()):
+            test.note(ended.case_id, ended.scores)
+        num = min(test.num_known_groups for test in self._open)
+        if num < self._next_look:
+            return False
+        self._next_look = num + max(1, num // 50)
+        self._open = [test for test in self._open if not test.proof().claim]
+        return not self._open
+
+
+def _case_id(item: pytest.Item) -> str:
+    return str(item.callspec.params["case"].id)  # type: ignore[attr-defined]
+
+
+def shown_order(lines: Iterable[EvalLine]) -> list[dict[str, Any]]:
+    """Return of evals' lines what another process needs to decide on them, as plain data."""
+    kept = ("name", "path", "tests", "directions", "cases")
+    return [{name: line[name] for name in kept if name in line} for line in lines]  # type: ignore[literal-required]

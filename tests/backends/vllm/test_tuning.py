@@ -1,0 +1,120 @@
+"""The choice of rows at once, on a simulated engine with a clock of its own and on a real one."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from evalharness.backends.vllm import tuning
+from evalharness.backends.vllm.tuning import RowTuner, RowTuning
+from tests.backends.vllm_models import chat, completions, prompt_of
+
+if TYPE_CHECKING:
+    from evalharness.backends.vllm.backend import VllmBackend
+
+ANSWER = 32
+
+
+class Simulated:
+    """An engine whose step takes as long as `step_s` says of so many rows; answers have 16 to 48 tokens."""
+
+    def __init__(self, step_s: Callable[[int], float], seed: int = 0) -> None:
+        self.clock, self._step_s, self._draw = 0.0, step_s, random.Random(seed)
+
+    def run(self, tuner: RowTuner, num_prompts: int) -> float:
+        """Answer so many prompts, told how many may be under way; return the seconds that it took."""
+        began, num_left = self.clock, num_prompts
+        rows: list[list[int]] = []  # tokens to make, tokens made
+        while num_left or rows:
+            while num_left and len(rows) < tuner.limit:
+                rows.append([self._draw.randint(ANSWER // 2, ANSWER * 3 // 2), 0])
+                num_left -= 1
+            at_work = rows[: tuner.most]
+            self.clock += self._step_s(len(at_work)) * self._draw.uniform(0.97, 1.03)
+            for row in at_work:
+                row[1] += 1
+            done = [row for row in rows if row[0] == row[1]]
+            rows = [row for row in rows if row[0] != row[1]]
+            if num_left and tuner.is_measuring:
+                tuner.note(len(rows), len(done), sum(row[1] for row in done), sum(row[1] for row in rows))
+        return self.clock - began
+
+
+def few_are_faster(num_rows: int) -> float:
+    """A step beyond 512 rows takes a fifth longer: it has no CUDA graph."""
+    return (0.002 + 75e-6 * num_rows) * (1.2 if num_rows > 512 else 1.0)
+
+
+def many_are_faster(num_rows: int) -> float:
+    return 0.03 + 45e-6 * num_rows
+
+
+def alike(num_rows: int) -> float:
+    return 1e-4 * num_rows
+
+
+def choice(step_s: Callable[[int], float], seed: int, num_prompts: int = 20_000) -> tuple[RowTuner, float]:
+    engine = Simulated(step_s, seed)
+    tuner = RowTuner(1024, now=lambda: engine.clock)
+    return tuner, engine.run(tuner, num_prompts)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fewer_rows_are_taken_where_they_are_clearly_faster(seed: int) -> None:
+    tuner, seconds = choice(few_are_faster, seed)
+    assert (tuner.how, tuner.rows) == ("measured", 512)
+    assert seconds < Simulated(few_are_faster, seed).run(RowTuner(1024, how="measured"), 20_000)
+
+
+@pytest.mark.parametrize("step_s", [many_are_faster, alike])
+@pytest.mark.parametrize("seed", range(3))
+def test_otherwise_vllms_own_number_stays_and_looking_costs_little(step_s: Callable[[int], float], seed: int) -> None:
+    tuner, seconds = choice(step_s, seed)
+    assert (tuner.how, tuner.rows, tuner.limit) == ("measured", 1024, 2048)
+    assert seconds < 1.03 * Simulated(step_s, seed).run(RowTuner(1024, how="measured"), 20_000)  # once for a machine; later it is known
+
+
+def test_too_little_work_decides_nothing_and_changes_nothing() -> None:
+    tuner, seconds = choice(few_are_faster, 0, num_prompts=2000)
+    assert tuner.facts() == {"rows": 1024, "default": 1024, "how": "measuring", "tokens_per_s": {}}
+    assert seconds == Simulated(few_are_faster, 0).run(RowTuner(1024, how="measured"), 2000)
+
+
+@pytest.mark.vllm
+def test_a_choice_is_remembered_for_the_same_machine_and_lengths_alone(
+    vllm_vlm_backend: VllmBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "MIN_SECONDS", 0.0)
+    prompts = [
+        prompt_of(vllm_vlm_backend.tokenizer, chat(f"say {index} times yes"), index, max_new_tokens=1 + index % 7) for index in range(120)
+    ]
+    prompts.sort(key=lambda prompt: -prompt.plan.max_new_tokens % 5)
+    undisturbed = completions(vllm_vlm_backend.generate(prompts))
+    monkeypatch.setattr(vllm_vlm_backend, "_tuning", first := RowTuning(8, {"device": "a"}))
+    monkeypatch.setattr(vllm_vlm_backend, "_window", vllm_vlm_backend._window)  # set back at the end
+    assert completions(vllm_vlm_backend.generate(prompts)) == undisturbed
+    ((lengths, facts),) = first.facts().items()
+    assert facts["how"] == "measured"
+    assert set(facts["tokens_per_s"]) >= {"8", "4"}
+    assert json.loads(json.dumps(vllm_vlm_backend.describe()))["rows_at_once"] == {lengths: facts}
+    for device, how in (("a", "remembered"), ("b", "measuring")):
+        again = RowTuning(8, {"device": device})
+        again.begin(prompts[0])
+        assert [facts["how"] for facts in again.facts().values()] == [how]
+    (tmp_path / "evalharness" / "rows-at-once-1.json").write_text("[]")
+    damaged = RowTuning(8, {"device": "a"})
+    assert damaged.begin(prompts[0]) == 16
+    assert damaged.begin(None) == 16
+
+
+@pytest.mark.vllm
+def test_a_machine_is_told_by_plain_json(vllm_vlm_backend: VllmBackend) -> None:
+    machine = tuning.machine_of(vllm_vlm_backend._engine.config, vllm_vlm_backend._arguments, vllm_vlm_backend._versions())
+    assert json.loads(json.dumps(machine, default=str))["scheduler"][0] == vllm_vlm_backend._window // 2
+    assert machine["model"]["architectures"]

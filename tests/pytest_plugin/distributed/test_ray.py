@@ -1,0 +1,59 @@
+"""`--executor ray`: workers on the hosts of a Ray cluster, three of them here, of which one is lost while a run goes on."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.simulated.ray_hosts import RayHosts, ray_hosts
+from tests.pytest_plugin.killing import CASES, CONFTEST, EVALS, NUM_CASES, num_lines
+from tests.pytest_plugin.project import HEADER, Project
+from tests.pytest_plugin.test_random_kills import check
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'evalharness[ray]'")
+pytestmark = pytest.mark.slow
+
+KILLED_ONCE = """
+import os, signal
+def killed(self, prompt, plugins, *_):
+    if "PYTEST_XDIST_WORKER" in os.environ and "ask c11 again" in prompt.text and not os.path.exists("killed"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return slow(self, prompt, plugins)
+
+FakeBackend._complete = killed
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[RayHosts]:
+    with ray_hosts(3, num_cpus=1) as started:
+        yield started
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    slower = CONFTEST.replace("0.01", "0.04") + KILLED_ONCE
+    return Project(tmp_path / "project").write(conftest=slower, **{name: HEADER + CASES + text for name, text in EVALS.items()})
+
+
+def test_a_host_lost_at_random_and_a_killed_worker_change_no_row(project: Project, hosts: RayHosts) -> None:
+    calm = project.run("--run-id", "calm")
+    assert calm.counts == {"pass": 4 * NUM_CASES - 2, "miss": 2}
+    run_dir = project.root / "reports" / "lossy"
+    with project.start("--executor", "ray", "--ray-address", hosts.address, "--run-id", "lossy", mode="xdist") as process:
+        while len(list(run_dir.glob("journal/gw*.jsonl"))) < 3 and process.poll() is None:
+            time.sleep(0.02)
+        moment = num_lines(run_dir) + random.Random(7).randrange(num_lines(calm.run_dir) // 4)
+        while num_lines(run_dir) < moment and process.poll() is None:
+            time.sleep(0.02)
+        hosts.kill()
+        run = project.wait(process, run_id="lossy")
+    check(run, calm)
+    problems = "\n".join(run.facts["problems"])
+    assert " was lost with its host " in problems
+    assert " (SIGKILL) while " in problems
