@@ -6,24 +6,19 @@ A decoding step costs one call, whatever its rows; nothing is done for each toke
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 SUMS = (
-    "num_steps",
-    "step_s",
-    "step_rows",
-    "new_rows",
-    "plain_steps",
-    "plain_s",
-    "plain_rows",
-    "plain_row_squares",
-    "plain_row_seconds",
-    "num_kept_tokens",
-    "picture_wait_s",
-    "first_picture_s",
+    # Steps that gave tokens: how many, their seconds and rows; rows whose first token came, so that the step read their prompts; steps in
+    # which such rows were beside others.
+    *("num_steps", "step_s", "step_rows", "new_rows", "shared_steps"),
+    # Of the steps without a new row: the sums that a least-squares line of seconds by rows is made of.
+    *("plain_steps", "plain_s", "plain_rows", "plain_row_squares", "plain_row_seconds"),
+    # Tokens of prompts that were in a cache; patches of pictures, and the squares of each picture's number.
+    *("num_kept_tokens", "num_patches", "sum_patch_squares"),
+    # Seconds with room for a prompt whose pictures were not ready; from an engine's first pictures to the first token after them.
+    *("picture_wait_s", "first_picture_s", "num_first_pictures"),
 )
-"""`new_rows`: rows whose first token came, so that the step read a prompt; `plain`: of the steps without any. `plain_row_seconds`: of rows
-times seconds of a step. `num_kept_tokens`: of prompts, found in a cache. `picture_wait_s`: while there was room for a prompt whose pictures
-were not ready. `first_picture_s`: from the first prompt with pictures to the first token after it, once for each start of an engine."""
 
 
 class WorkSums:
@@ -61,6 +56,7 @@ class WorkSums:
         sums["step_s"] += step_s
         sums["step_rows"] += num_rows
         sums["new_rows"] += num_new
+        sums["shared_steps"] += 0 < num_new < num_rows
         if num_new == 0:
             sums["plain_steps"] += 1
             sums["plain_s"] += step_s
@@ -68,7 +64,8 @@ class WorkSums:
             sums["plain_row_squares"] += num_rows * num_rows
             sums["plain_row_seconds"] += num_rows * step_s
         elif self._first_picture_at is not None:
-            sums["first_picture_s"] += now - self._first_picture_at
+            sums["first_picture_s"] += max(0.0, now - self._first_picture_at)
+            sums["num_first_pictures"] += 1
             self._first_picture_at = None
 
     def leave(self, num_rows: int) -> None:
@@ -82,6 +79,12 @@ class WorkSums:
     def pictures(self, since: float, *, is_waited_for: bool) -> None:
         """Note that a prompt's pictures are ready, which began to be made at this time; `is_waited_for`: there was room for them."""
         if not self._has_pictures:
-            self._has_pictures, self._first_picture_at = True, since
+            self._has_pictures, self._first_picture_at = True, time.monotonic()
         if is_waited_for:
             self._sums["picture_wait_s"] += time.monotonic() - since
+
+    def patches(self, grids: Iterable[tuple[int, int, int]]) -> None:
+        """Note a prompt's pictures, each by its patches: time, height, width."""
+        for frames, height, width in grids:
+            self._sums["num_patches"] += frames * height * width
+            self._sums["sum_patch_squares"] += frames * (height * width) ** 2  # frames do not look at each other

@@ -104,13 +104,20 @@ def shape_at(path: str | Path, dtype: str, *, kv_dtype: str | None = None) -> Mo
         raise UnknownShape("a GGUF file's layers are packed")
     try:
         config = read_json(Path(path) / "config.json")
-        heads = find_weights(Path(path), allow_pickle=True).heads
-    except (OSError, CheckpointError) as error:
+        heads = {} if config is None else find_weights(Path(path), allow_pickle=True).heads
+    except OSError as error:
+        raise UnknownShape(f"its files cannot be read: {error.strerror}") from None
+    except CheckpointError as error:
         raise UnknownShape(str(error)) from None
     if config is None or not heads:
         raise UnknownShape("it has no config.json" if config is None else "its weights are pickled, so their sizes are not read")
     tensors = {name: (tensor["dtype"], tuple(tensor["shape"])) for head in heads.values() for name, tensor in tensors_of(head).items()}
-    return shape_of(config, tensors, dtype, kv_dtype=kv_dtype)
+    try:
+        return ModelShape.from_json(shape_of(config, tensors, dtype, kv_dtype=kv_dtype).to_json())
+    except UnknownShape:
+        raise
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:  # whatever a config.json holds, a run goes on
+        raise UnknownShape(f"its config.json is not understood ({type(error).__name__})") from None
 
 
 def shape_of(

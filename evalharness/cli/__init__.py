@@ -26,6 +26,7 @@ _SECTIONS = {
         "browse:open",
         "top:top",
         "show:show",
+        "speed:speed",
         "finished_runs:report",
         "finished_runs:rescore",
         "finished_runs:merge",

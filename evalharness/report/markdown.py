@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from evalharness.analysis.speed.engine_speed import engine_speeds
 from evalharness.api.checks import short_hash
 from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
 from evalharness.report.noise import HEADERS as NOISE_HEADERS, NOTE, NUM_TEXT_COLUMNS, noise_lines, noise_summary, within_noise
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
+from evalharness.report.speed import speed_section
 from evalharness.report.tables import COUNTS, OUTCOMES, RunTables
 from evalharness.report.text import code_block, figure_text, markdown_cell, number_text, plural, terminal_text, when_finite
 from evalharness.report.what_broke import legend
@@ -79,6 +81,7 @@ def markdown_report(tables: RunTables) -> Iterator[str]:
     yield from _problems(tables)
     yield from rescored_sections(tables.run)
     yield from _throughput(tables)
+    yield from speed_section(engine_speeds(tables.run))
     yield from worker_sections(tables.run)
     yield from settings_sections(tables.run)
     yield from _rerun(tables)

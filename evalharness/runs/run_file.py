@@ -86,7 +86,7 @@ _TYPES: Mapping[str, type] = {
         ("command", "notices", "idle_options", "problems", "earlier_problems", "resumptions", "engines", "evals", "gates", "aggregates"),
         list,
     ),
-    **dict.fromkeys(("partial", "tables", "outputs", "throughput", "workers", "durations"), list),
+    **dict.fromkeys(("partial", "tables", "outputs", "throughput", "workers", "durations", "speed"), list),
 }
 """Of run.json's keys, where they are there and not null."""
 

@@ -412,6 +412,52 @@ class Throughput(TypedDict, total=False):
     cost: EngineCost
 
 
+class EngineSpeed(TypedDict):
+    """How fast an engine was, and how near its cards' limits; None where it is not known. Seconds are summed over workers.
+
+    `unknown` says of what is None why. `busy`: share of generating in which kernels ran. `step_s`, `row_s`: of a step without prompts,
+    and of each row in it. `shares`: where all seconds went (`analysis/speed/limits.py`); `limited_by` is the largest, `limit` a sentence.
+    """
+
+    engine: str
+    card: str | None
+    num_cards: int
+    """Of each worker."""
+    num_workers: int
+    num_prompt_tokens: int
+    num_completion_tokens: int
+    tokens_per_s: float | None
+    """Completion tokens, for each worker."""
+    generation_s: float
+    load_s: float | None
+    first_picture_s: float | None
+    picture_wait_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    tests_s: float | None
+    idle_s: float | None
+    num_steps: int | None
+    rows_per_step: float | None
+    step_s: float | None
+    row_s: float | None
+    mfu: float | None
+    """FLOPs of the work over those that the cards could have done while it was generated."""
+    mbu: float | None
+    """Likewise of bytes: weights once a step, keys and values."""
+    bound_s: float | None
+    bound_tokens_per_s: float | None
+    share_of_bound: float | None
+    busy: float | None
+    energy_j: float | None
+    j_per_token: float | None
+    """For each completion token."""
+    watts: float | None
+    shares: dict[str, float]
+    unknown: dict[str, str]
+    limited_by: str
+    limit: str
+
+
 class WorkerEntry(TypedDict):
     """How one worker spent its time."""
 
@@ -522,6 +568,7 @@ class RunFile(TypedDict, total=False):
     throughput: list[Throughput]
     workers: list[WorkerEntry]
     durations: list[Durations]
+    speed: list[EngineSpeed]
     problems: list[str]
     earlier_problems: list[str]
 

@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from math import prod
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -189,7 +188,7 @@ class EngineTotals:
         counts["num_prompt_tokens"] += num_prompt
         counts["num_completion_tokens"] += 0 if is_given else num_made
         if not made.get("cached"):
-            answers.add(*((num_prompt + num_made, 0) if is_given else (num_prompt, num_made)), made.get("images") or ())
+            answers.add(*((num_prompt + num_made, 0) if is_given else (num_prompt, num_made)), len(made.get("images") or ()))
 
     def end_unit(self, worker: str, engine: str, generation_s: float, work: Mapping[str, float] = MappingProxyType({})) -> None:
         """Note the seconds of the worker's unit, and the work in them."""
@@ -231,12 +230,9 @@ class AnswerSums:
     num_made_tokens: int = 0
     sum_context: float = 0.0
     longest: int = 0
-    num_patches: int = 0
-    sum_patch_squares: int = 0
-    num_unknown_pictures: int = 0
-    """Whose patches the backend did not tell."""
+    num_pictures: int = 0
 
-    def add(self, num_prompt: int, num_made: int, images: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, num_prompt: int, num_made: int, num_pictures: int) -> None:
         """Add an answer of so many tokens to a prompt of so many."""
         self.num_prompts += 1
         self.num_prompt_tokens += num_prompt
@@ -244,13 +240,7 @@ class AnswerSums:
         self.num_made_tokens += num_made
         self.sum_context += num_made * (num_prompt + num_made / 2)
         self.longest = max(self.longest, num_made)
-        for image in images:
-            grid = image.get("grid")
-            if isinstance(grid, list) and grid and all(type(number) is int for number in grid):
-                self.num_patches += prod(grid)
-                self.sum_patch_squares += grid[0] * prod(grid[1:]) ** 2  # frames do not see each other
-            else:
-                self.num_unknown_pictures += 1
+        self.num_pictures += num_pictures
 
     def take(self, other: AnswerSums) -> None:
         """Add another one's sums."""

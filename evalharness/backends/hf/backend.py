@@ -246,6 +246,7 @@ class HfBackend:
             rows, refused = _sort_out(batch, self._row, runner)
             if batch[0].has_images:
                 self.work.pictures(since, is_waited_for=True)
+                self.work.patches(grid for row in rows for grid in row.image_grids)
             yield from refused
             yield from self._run_rows(rows, runner)
 

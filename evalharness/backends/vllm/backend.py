@@ -283,6 +283,7 @@ class VllmBackend:
             return prompt.index, failure_of(error, "preparing the prompt")
         if prompt.has_images:
             self.work.pictures(since, is_waited_for=2 * len(self._running) < self._window)
+            self.work.patches(grids)
         if given and (known := nothing_to_score(prompt, len(engine_input["prompt_token_ids"]))) is not None:
             return known
         try:

@@ -6,6 +6,7 @@ Looked at once a unit, the use of the GPUs once a second while the engine is ask
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from evalharness.checkpoints.model_shape import UnknownShape, shape_at
 from evalharness.hardware.devices import MASK
 from evalharness.hardware.nvml import NvmlCard, nvml_cards
-from evalharness.runs.schema import EngineCost
+from evalharness.runs.schema import EngineCost, mapping
 
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
@@ -68,13 +69,16 @@ def cards_of(facts: Mapping[str, Any], given: Sequence[str] | None) -> tuple[lis
     device = facts.get("device")
     if not isinstance(device, str):
         return [], "the backend does not say what it runs on"
-    if not device.startswith("cuda"):
+    on_cuda = re.fullmatch(r"cuda(?::(\d{1,4}))?", device)
+    if on_cuda is None:
         return [], f"it ran on {device}"
+    if facts.get("device_map"):
+        return [], "its layers are spread over devices"
     mask = os.environ.get(MASK)
     names = given if given is not None else None if mask is None else [name.strip() for name in mask.split(",") if name.strip()]
-    arguments = facts.get("arguments") or {}
+    arguments: Mapping[str, Any] = mapping(facts.get("arguments"))
     num = int(arguments.get("tensor_parallel_size") or 1) * int(arguments.get("pipeline_parallel_size") or 1)
-    first = int(device.partition(":")[2] or 0)
+    first = int(on_cuda[1] or 0)
     cards = nvml_cards(names)[first : first + num]
     if len(cards) < num:
         return [], "the driver (NVML) does not tell which GPU it is"
@@ -89,7 +93,7 @@ def cost_of(spec: EngineSpec, facts: Mapping[str, Any], cards: Sequence[NvmlCard
         cost["card"] = next(iter(names))
     else:
         cost["card_unknown"] = why_no_cards or "its GPUs differ"
-    arguments = facts.get("arguments") or {}
+    arguments: Mapping[str, Any] = mapping(facts.get("arguments"))
     try:
         if arguments.get("quantization") is not None:
             raise UnknownShape("its weights are packed when they are loaded")

@@ -14,6 +14,7 @@ import pytest
 from evalharness.analysis.eval_functions import EvalFunctions, across_engines, aggregate_rows, noting_failure, table_entries, write_outputs
 from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_run, num_regression_gates
 from evalharness.analysis.noise import measured_noise
+from evalharness.analysis.speed.engine_speed import engine_speeds
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
 from evalharness.config.options import DECODING
 from evalharness.pytest_plugin._pytest_internals import import_module
@@ -112,6 +113,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     why_not_run = interrupted or origin.why_not_run
     judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression, noise=noise)
     across.remark(judged["gates"])
+    made: Any = origin.generation_facts or generation_facts(records)
     if context.run.until_certain and no_regression is not None:
         from evalharness.analysis.judge_certain import tables_of_limits  # loads numpy
 
@@ -128,7 +130,8 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
         "aggregates": aggregates,
         "tables": tables,
         "outputs": outputs,
-        **(origin.generation_facts or generation_facts(records)),
+        **made,
+        "speed": engine_speeds(made),
         "problems": problems,
     }
     if records.earlier_problems:

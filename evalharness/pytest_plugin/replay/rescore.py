@@ -173,7 +173,7 @@ _OWN = (
 )
 _OF_ENGINE = ("id", "fingerprint", "base_fingerprint", "adapter_fingerprint", "variant", "dtype")
 _OF_EVAL = ("options", "plugins")
-_OF_PARTS_ALONE = ("throughput", "durations", "rescored", "resumptions")
+_OF_PARTS_ALONE = ("throughput", "speed", "durations", "rescored", "resumptions")
 
 
 def merge_runs(run_dirs: Sequence[Path], *, report_dir: Path | None = None, run_id: str | None = None, **given: Any) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from evalharness.analysis.speed.engine_speed import engine_speeds
 from evalharness.report.findings import findings
 from evalharness.report.html import broke, overview
 from evalharness.report.html.cases import PageRows, case_columns, page_ranges
@@ -135,6 +136,7 @@ def _context(tables: RunTables, order: Sequence[int], pages: Mapping[str, range]
         "options_default": default,
         "outputs": [text_of(entry.get("path")) for entry in entries_of(run.get("outputs"))],
         "throughput": [_throughput(entry) for entry in entries_of(run.get("throughput"))],
+        "speeds": [speed for speed in engine_speeds(run) if speed["num_steps"] or speed["bound_s"] is not None],
         "command": rerun_command(run),
         "compare_command": _compare_command(tables),
         "num_rows": tables.num_rows,
