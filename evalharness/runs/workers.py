@@ -206,18 +206,26 @@ class EngineTotals:
         for worker in list(self._open):
             self.start_unit(worker)
         return [
-            {
-                **total,
-                "num_workers": len(self._workers[engine]),
-                "answers": self._answers[engine].to_json(),
-                "work": {name: round(value, 6) for name, value in self._work[engine].items()},
-            }
+            {**total, "num_workers": len(self._workers[engine]), "answers": self._answers[engine].to_json(), **_work(self._work[engine])}
             for engine, total in self._totals.items()
         ]
 
     def _total(self, engine: str) -> Throughput:
         nothing: Any = {"engine": engine, "generation_s": 0.0, **dict.fromkeys((*_COUNTS, "num_untimed_generations", "num_workers"), 0)}
         return self._totals.setdefault(engine, nothing)
+
+
+_OF_DRAFTS = "draft_"
+
+
+def _work(sums: Mapping[str, float]) -> Any:
+    """Return an engine's work, and apart what became of its drafts, if it had any."""
+    work = {name: round(value, 6) for name, value in sums.items() if not name.startswith(_OF_DRAFTS)}
+    drafts = {name.removeprefix(_OF_DRAFTS): round(value, 3) for name, value in sums.items() if name.startswith(_OF_DRAFTS)}
+    if not drafts:
+        return {"work": work}
+    drafts["saved_s"] = round(drafts.get("saved_s", 0.0) - drafts.pop("lost_s", 0.0), 3)
+    return {"work": work, "drafts": drafts}
 
 
 @dataclass(slots=True)
