@@ -16,6 +16,7 @@ from evalharness.report.drafts import draft_lines
 from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import ERRORS, findings, verdict
 from evalharness.report.markdown import go_on_command
+from evalharness.report.noise import noise_summary
 from evalharness.report.rows_at_once import tuning_lines
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import figure_text, plural, terminal_text
@@ -109,9 +110,11 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
     if any(tables.total(outcome) for outcome in ("pass", "miss", "fail", "invalid", "other")):
         yield from _table(tables, columns)
     words = what_broke.legend(tables, _VALIDITY, _TITLES)
+    noise = noise_summary(tables.run)
     for line in (
         *([words] if words else ()),
         *what_broke.gate_lines(tables),
+        *([f"noise: {noise}"] if noise else ()),
         *what_broke.slice_lines(tables),
         *what_broke.reason_lines(tables),
         *tuning_lines(tables.run),

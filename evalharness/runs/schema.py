@@ -440,6 +440,8 @@ class EngineSpeed(TypedDict):
     idle_s: float | None
     num_steps: int | None
     rows_per_step: float | None
+    tokens_per_row: float | None
+    """Tokens that a row got in a step: more than 1 with drafts."""
     step_s: float | None
     row_s: float | None
     mfu: float | None

@@ -235,6 +235,8 @@ class AnswerSums:
     num_prompts: int = 0
     num_prompt_tokens: int = 0
     sum_prompt_squares: int = 0
+    num_answers: int = 0
+    """Those that were generated, not given."""
     num_made_tokens: int = 0
     sum_context: float = 0.0
     longest: int = 0
@@ -245,6 +247,7 @@ class AnswerSums:
         self.num_prompts += 1
         self.num_prompt_tokens += num_prompt
         self.sum_prompt_squares += num_prompt * num_prompt
+        self.num_answers += num_made > 0
         self.num_made_tokens += num_made
         self.sum_context += num_made * (num_prompt + num_made / 2)
         self.longest = max(self.longest, num_made)

@@ -226,7 +226,8 @@ class VllmBackend:
                         num_finished, num_tokens = num_finished + 1, num_tokens + _num_tokens(completion)
                         yield completion
                     if self._tuning is not None:
-                        self._tune(len(running), num_finished, num_tokens, has_more=ahead.next is not None)
+                        counts = (len(running), num_finished, num_tokens, self._engine.num_tokens_running)
+                        self._window = self._tuning.note(*counts, next_one=ahead.next)
                     if not running:
                         self.work.stop()
         finally:
@@ -236,13 +237,6 @@ class VllmBackend:
             self._engine.abort(list(running))
             self.work.stop()
             self._running = {}
-
-    def _tune(self, num_running: int, num_finished: int, num_tokens: int, *, has_more: bool) -> None:
-        assert self._tuning is not None  # else this is not called
-        if not has_more:
-            self._tuning.end()
-            return
-        self._window = self._tuning.note(num_running, num_finished, num_tokens, self._engine.num_tokens_running) or self._window
 
     def under_way(self) -> UnderWay:
         """Return what is generated now."""
