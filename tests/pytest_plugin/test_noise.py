@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,10 @@ class TestIds:
 class TestSample:
     CASES = tuple(Case(id=f"c{number}", group=f"g{number // 5}" if number < 50 else None) for number in range(60))
 
-    def test_every_group_is_taken_before_any_twice(self) -> None:
-        sample = sample_of(self.CASES, 20, "0")
-        assert len({case.group or case.id for case in sample}) == 20
-        assert len({case.id for case in sample_of(self.CASES, 30, "0")}) == 30
+    def test_two_of_every_group_are_taken_before_a_third(self) -> None:
+        sizes = Counter(case.group or case.id for case in sample_of(self.CASES, 30, "0"))
+        assert sorted(sizes.values()) == [1] * 10 + [2] * 10
+        assert max(Counter(case.group for case in sample_of(self.CASES, 12, "0") if case.group).values()) == 2
         assert len(sample_of(self.CASES, 100, "0")) == 60
 
     def test_it_is_drawn_by_the_seed(self) -> None:
