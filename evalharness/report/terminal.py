@@ -12,6 +12,7 @@ from rich.text import Text
 
 from evalharness.report import what_broke
 from evalharness.report.columns import fit, pad
+from evalharness.report.drafts import draft_lines
 from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import ERRORS, findings, verdict
 from evalharness.report.markdown import go_on_command
@@ -117,6 +118,7 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
         *what_broke.slice_lines(tables),
         *what_broke.reason_lines(tables),
         *tuning_lines(tables.run),
+        *draft_lines(tables.run),
     ):
         yield from wrapped(line, columns)
     remarks = [remark for remark in findings(tables) if not remark.endswith(ERRORS)]  # their reasons say it here
