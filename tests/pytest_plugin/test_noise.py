@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,12 @@ class TestRuns:
             assert "noise: up to 16.7% of scores flip from run to run (32 judged repeats)" in run.output
         assert run.facts["partial"] == []
         assert (run.run_dir / "report.md").read_text().count("\n## Noise\n") == 1
+
+    def test_the_file_for_ci_has_no_repeats(self, project: Project) -> None:
+        project.write(test_a=FLIPS).run(*NOISE, "--junitxml", "junit.xml", mode="n0")
+        (suite,) = ET.parse(project.root / "junit.xml").getroot().iter("testsuite")
+        assert (len(suite.findall("testcase")), suite.get("tests")) == (17, "17")  # with the gate
+        assert "~again" not in (project.root / "junit.xml").read_text()
 
     def test_without_the_option_nothing_is_asked_again(self, project: Project) -> None:
         run = project.write(test_a=FLIPS).run()
