@@ -108,6 +108,12 @@ class TestRuns:
         assert run.facts["partial"] == []
         assert (run.run_dir / "report.md").read_text().count("\n## Noise\n") == 1
 
+    def test_options_that_change_nothing_are_named(self, project: Project) -> None:
+        project.write(test_a=FLIPS)
+        assert "--noise-cases changed nothing: it concerns --noise, which is not on" in project.run("--noise-cases", "3").output
+        one = project.run("--noise", "2", "test_a.py::test_s[fake:echo-c0]", "--run-id", "one")
+        assert (one.exit_code, one.facts["idle_options"]) == (0, ["--noise changed nothing: no case was asked again"])
+
     def test_the_file_for_ci_has_no_repeats(self, project: Project) -> None:
         project.write(test_a=FLIPS).run(*NOISE, "--junitxml", "junit.xml", mode="n0")
         (suite,) = ET.parse(project.root / "junit.xml").getroot().iter("testsuite")
