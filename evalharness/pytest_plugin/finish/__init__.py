@@ -124,9 +124,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     run: RunFile = {
         **at_start,
         **origin.facts,  # what was found out meanwhile
-        "idle_options": list(
-            _idle_options(context, records.evals.values(), rows, has_spot_checks=has_spot_checks, has_noise=noise is not None)
-        ),
+        "idle_options": list(_idle_options(context, records.evals.values(), rows, **has)),
         "finished_at": utc_now(),
         "duration_s": round(time.monotonic() - context.started_s, 3),
         "interrupted": interrupted,
