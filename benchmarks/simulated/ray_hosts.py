@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cpus", type=int, default=1, help="CPUs that each offers, so many workers at most (default: 1)")
     arguments = parser.parse_args(argv)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import psutil
     from ray.cluster_utils import Cluster
 
     of_host = {"num_cpus": arguments.cpus, "object_store_memory": 80_000_000}
@@ -79,7 +80,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         for command in sys.stdin:
             if command == "kill\n":
-                cluster.remove_node(others.pop(), allow_graceful=False)
+                node = others.pop()
+                raylets = [psutil.Process(info.process.pid) for info in node.all_processes["raylet"]]
+                below = [child for raylet in raylets for child in raylet.children(recursive=True)]
+                cluster.remove_node(node, allow_graceful=False)
+                for process in below:  # they would notice its end some time
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
             elif command == "add\n":
                 others.append(cluster.add_node(**of_host))
             print(f"{command.rstrip()} done", flush=True)

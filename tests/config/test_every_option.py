@@ -73,6 +73,8 @@ SHOWN_BY = {
     "devices": "tests/hardware/test_devices.py",
     "share_devices": f"{_PLUGIN}/distributed/test_gpus.py",
     "hang_timeout": f"{_PLUGIN}/test_idle_options.py",
+    "executor": f"{_PLUGIN}/distributed/test_ray.py",
+    "ray_address": f"{_PLUGIN}/distributed/test_ray.py",
     "cache": f"{_PLUGIN}/test_warm_engines.py",
     "cache_dir": f"{_PLUGIN}/test_eval_module.py",
     "run_id": f"{_PLUGIN}/test_resume.py",

@@ -295,3 +295,32 @@ def test_a_unit_that_is_taken_over_has_the_worker_to_itself() -> None:
                 worker.ran.append(index)
                 scheduler.mark_test_complete(worker, index)
     assert left <= {*second.ran, *third.ran}
+
+
+def test_workers_that_are_still_to_come_find_their_share() -> None:
+    collection = evals(120)
+    for num_expected, at_most in ((1, 120), (4, 40)):
+        scheduler = UnitScheduler(1, lambda nodeids: assign_units(nodeids, ENGINES, 4), num_expected=lambda num=num_expected: num)
+        first = joins(scheduler, Worker("gw0"), collection)
+        scheduler.schedule()
+        assert 0 < len(first.queue) <= at_most
+    others = [joins(scheduler, Worker(f"gw{number}"), collection) for number in (1, 2, 3)]
+    scheduler.schedule()
+    run(scheduler, first, *others)
+    assert min(len(worker.ran) for worker in (first, *others)) > 15
+
+
+def test_a_unit_that_another_worker_has_begun_is_handed_over_before_it_is_sent() -> None:
+    collection = evals(40)
+    handed_over: list[tuple[str, UnitKey, int]] = []
+    scheduler, (first, second) = started(
+        collection, hand_over=lambda node, unit: handed_over.append((node.gateway.id, unit, len(node.queue)))
+    )
+    assert handed_over == []
+    units = {assign(collection)[collection[index]] for index in first.queue}
+    num_queued = len(second.queue)
+    scheduler.remove_node(first)
+    third = replaced(scheduler, collection)
+    run(scheduler, second, third)
+    assert {unit for _, unit, _ in handed_over} == units
+    assert all(num <= num_queued for _, _, num in handed_over)

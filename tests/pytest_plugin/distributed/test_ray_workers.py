@@ -1,0 +1,59 @@
+"""What a worker in a Ray cluster needs, and how many there are; no cluster is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evalharness.api.errors import ConfigError
+from evalharness.config import resolve
+from evalharness.pytest_plugin.distributed.ray_cluster import Needs
+from evalharness.pytest_plugin.distributed.ray_workers import auto_num_workers, needs_of
+
+GPU_HOSTS = [{"CPU": 64.0, "GPU": 8.0}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 16.0}]
+CPU_HOSTS = [{"CPU": 16.0}, {"CPU": 20.0}]
+
+
+class Cluster:
+    """The resources of a cluster's hosts."""
+
+    def __init__(self, hosts: list[dict[str, float]], *, is_own: bool = False) -> None:
+        self._hosts, self.is_own = hosts, is_own
+
+    def alive(self) -> list[dict[str, float]]:
+        return self._hosts
+
+    def total(self, name: str) -> float:
+        return sum(host.get(name, 0) for host in self._hosts)
+
+
+def asked(tmp_path: Path, backend: str, **options: Any) -> Any:
+    return resolve({"backend": [backend], "model": ["x"], "executor": "ray", **options}, {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "backend", "options", "needs", "num_workers"),
+    [
+        (GPU_HOSTS, "vllm", {}, Needs(1, 1), 16),
+        (GPU_HOSTS, "vllm", {"tensor_parallel_size": "4"}, Needs(1, 4), 4),
+        (GPU_HOSTS, "vllm", {"tensor_parallel_size": "3"}, Needs(1, 3), 4),
+        (GPU_HOSTS, "hf", {"devices": "cpu"}, Needs(8), 18),
+        (GPU_HOSTS, "fake", {}, Needs(1), 144),
+        (CPU_HOSTS, "hf", {}, Needs(8), 4),
+        (CPU_HOSTS, "vllm", {}, Needs(20), 1),
+    ],
+    ids=["a-gpu-each", "four-gpus-each", "no-engine-across-hosts", "cpu-on-purpose", "no-weights", "cpu", "all-cores"],
+)
+def test_each_worker_gets_what_its_engine_needs(
+    tmp_path: Path, hosts: list[dict[str, float]], backend: str, options: dict[str, Any], needs: Needs, num_workers: int
+) -> None:
+    run, cluster = asked(tmp_path, backend, **options), Cluster(hosts)
+    assert (needs_of(run, cluster), auto_num_workers(run, cluster)) == (needs, num_workers)
+
+
+@pytest.mark.parametrize("options", [{"devices": "gpu:1"}, {"share_devices": True}], ids=["devices", "share"])
+def test_options_that_place_workers_on_this_host_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="with --executor ray"):
+        needs_of(asked(tmp_path, "hf", **options), Cluster(GPU_HOSTS))
