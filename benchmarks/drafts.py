@@ -135,8 +135,7 @@ def measure(step: str, checkpoint: Path, num_prompts: Sequence[int], shares: Seq
                 if share is not None:
                     draw = Random(1)
                     given = [partial(hurt, answer, share, draw) for answer in wanted]
-                _take_counts(engine)
-                started = time.perf_counter()
+                before, started = engine.work(), time.perf_counter()
                 if step == "default":
                     made = raw_answers(engine, requests)
                 else:
@@ -150,7 +149,7 @@ def measure(step: str, checkpoint: Path, num_prompts: Sequence[int], shares: Seq
                     "seconds": round(seconds, 2),
                     "tokens_per_s": round(num * NEW_TOKENS / seconds),
                     "equal": sum(ids == answer for ids, answer in zip(made, wanted, strict=True)),
-                    **_take_counts(engine),
+                    **counts_since(engine, before),
                 }
 
 
@@ -180,14 +179,17 @@ def raw_answers(engine: Engine, requests: Sequence[TokenGenerationRequest]) -> l
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-def _take_counts(engine: Engine) -> dict[str, Any]:
-    counts = engine.backend.take_draft_counts()  # type: ignore[attr-defined]
-    if counts is None or not counts.num_steps:
+def counts_since(engine: Engine, before: dict[str, float]) -> dict[str, Any]:
+    """Return what became of the drafts since the engine's work was read."""
+    sums = {
+        name.removeprefix("draft_"): value - before.get(name, 0.0) for name, value in engine.work().items() if name.startswith("draft_")
+    }
+    if not sums.get("num_row_steps"):
         return {}
     return {
-        "taken": round(counts.num_taken / max(1, counts.num_drafted), 3),
-        "tokens_per_step": round(counts.num_tokens / counts.num_steps, 2),
-        "saved_s": round(counts.saved_s, 2),
+        "taken": round(sums["num_taken"] / max(1, sums["num_drafted"]), 3),
+        "tokens_per_step": round(sums["num_tokens"] / sums["num_row_steps"], 2),
+        "saved_s": round(sums["saved_s"] - sums["lost_s"], 2),
     }
 
 
@@ -206,7 +208,7 @@ def flips(num_prompts: int) -> Iterator[dict[str, Any]]:
             first = first or made
             equal = sum(ids == before for ids, before in zip(made, first, strict=True))
             dtype = engine.describe()["dtype"]
-            yield {"step": f"flips {how} ({dtype})", "prompts": num_prompts, "equal": equal, **_take_counts(engine)}
+            yield {"step": f"flips {how} ({dtype})", "prompts": num_prompts, "equal": equal, **counts_since(engine, {})}
 
 
 def table(path: Path) -> None:

@@ -109,7 +109,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     prepare(folder, KINDS[arguments.kind], arguments.photos * arguments.batches, 1)
     samples = folder / f"samples-{time.time():.0f}"
-    environment = {**sampled_environment(samples), **dict(pair.partition("=")[::2] for pair in arguments.set)}
+    environment = {
+        **sampled_environment(samples),
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        **dict(pair.partition("=")[::2] for pair in arguments.set),
+    }
     own = [str(arguments.folder), "--kind", arguments.kind, "--batches", str(arguments.batches), "--asking", str(samples)]
     raise SystemExit(subprocess.run([sys.executable, "-m", "benchmarks.first_photos", *own], env=environment, check=False).returncode)
 

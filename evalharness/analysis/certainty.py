@@ -32,8 +32,9 @@ REGRESSED_LEVEL, END_LEVEL = 0.04, 0.01
 HARMLESS_LEVEL = 0.05
 """Chance of calling harmless what has lost the margin or more."""
 EDGE_RATE = 2.0
-"""How much more often than others a group of the edge is drawn. With more, the edge runs out before small differences are proved."""
-_MOST_EDGES = 1 / 3
+"""How much more often than others a group of the edge, which changed before, is drawn. With more it runs out before much is proved."""
+MOST_EDGES, FEWEST_GROUPS = 1 / 3, 1000
+"""The edge comes first only where it is no more than this share of the groups, and there are so many: in a small set it runs out early."""
 
 
 class Place(NamedTuple):
@@ -44,28 +45,27 @@ class Place(NamedTuple):
     stratum: int
 
 
-def edge_cases(sheets: Iterable[Sheet]) -> set[str]:
-    """Return the cases that a baseline got right in part: an answer that changes at all changes these most easily."""
-    return {
-        case_id
-        for sheet in sheets
-        for case_id, line in sheet.cases.items()
-        if any(0 < score < 1 for name, score in line.scores.items() if not name.startswith("num_"))
-    }
+def changed_cases(earlier: Sheet, base: Sheet) -> set[str]:
+    """Return the cases whose outcome or scores differ between the baseline and the run before it: what changes often changes again."""
+    both = [case_id for case_id, line in base.cases.items() if case_id in earlier.cases and line.was_judged]
+    return {case_id for case_id in both if _counts(earlier.cases[case_id]) != _counts(base.cases[case_id])}
+
+
+def _counts(line: CaseLine) -> dict[str, float]:
+    return {name: score for name, score in line.scores.items() if not name.startswith("num_")}
 
 
 def drawn_cases(cases: Sequence[tuple[str, str | None]], edges: Collection[str], seed: int, name: str) -> list[Place]:
     """Return cases, given as id and group, in the order in which they are asked: drawn by group, with the eval's name as part of the seed.
 
-    Groups with a case of the edge are drawn `EDGE_RATE` times as often as others; not if they are more than a third, as then the others
-    hold what is still unknown.
+    Groups with a case of the edge are drawn `EDGE_RATE` times as often as others, where that pays (`MOST_EDGES`, `FEWEST_GROUPS`).
     """
     groups: dict[object, list[tuple[str, str | None]]] = {}
     for case_id, group in cases:
         groups.setdefault((case_id,) if group is None else group, []).append((case_id, group))
     members = list(groups.values())
     strata = [int(any(case_id in edges for case_id, _ in group)) for group in members]
-    if sum(strata) > _MOST_EDGES * len(strata):
+    if sum(strata) > MOST_EDGES * len(strata) or len(strata) < FEWEST_GROUPS:
         strata = [0] * len(strata)
     digest = hashlib.sha256(f"{seed}\0{name}".encode("utf-8", "surrogatepass")).digest()
     order = draw_order(strata, _rates(strata), int.from_bytes(digest[:8], "big"))

@@ -204,7 +204,7 @@ def evaluate_gate(
         reason = f"only {part_of(sum(map(was_judged, rows)), len(rows), 'case')} had a verdict; the others were invalid or errors"
     else:
         within = _within_noise(gate, value, None if floor is None else floor(len(scored) or len(rows)))
-        reason = "" if gate.holds(value) or (within and gate.holds(gate.threshold)) else _shortfall(gate, value)
+        reason = "" if gate.holds(value) or ("within_noise" in within and gate.holds(gate.threshold)) else _shortfall(gate, value)
         if reason and gate.end and mean is not None:
             reason = f"{gate.end} end of the interval {reason}; the mean is {number_text(mean)}"
     return {

@@ -11,7 +11,7 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from statistics import fmean, median
 
@@ -40,7 +40,7 @@ _OFF_FOR = 128
 
 @dataclass
 class DraftCounts:
-    """What has become of drafts. Times in seconds."""
+    """What has become of drafts. Times in seconds. Sums of these can be added up, so there are none below 0."""
 
     num_drafted: int = 0
     """Tokens that were drafted."""
@@ -48,24 +48,26 @@ class DraftCounts:
     """Those that the model made itself."""
     num_tokens: int = 0
     """Tokens of all answers, drafted or not."""
-    num_steps: int = 0
+    num_row_steps: int = 0
     """Steps of all answers together: without drafts as many as tokens."""
     num_found: int = 0
     """Answers that had a recorded one to follow."""
     num_answers: int = 0
     saved_s: float = 0.0
-    """The engine's time, by steps without drafts that were measured in between; below 0 where drafts cost time."""
+    """Of the engine's time, measured by steps without drafts in between."""
+    lost_s: float = 0.0
+    """In steps that were slower with drafts."""
 
-    def add(self, other: DraftCounts) -> None:
-        """Add other counts to these."""
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+    def as_work(self) -> dict[str, float]:
+        """Return the sums by the names that they have in a journal."""
+        return {f"draft_{name}": float(value) for name, value in asdict(self).items()}
 
 
 class Pace:
     """Whether drafts are faster than none: some steps go without, and each is compared with the drafted ones just before it.
 
-    Medians, so that a machine's hiccups decide nothing. `saved_s`: seconds that steps without drafts would have taken more.
+    Medians, so that a machine's hiccups decide nothing. `saved_s`, `lost_s`: by how much steps without drafts would have taken longer, or
+    less.
     """
 
     def __init__(self) -> None:
@@ -75,14 +77,16 @@ class Pace:
         """Seconds of a row without drafts, by those with."""
         self._num_steps = 0
         self._off_until = 0
-        self.saved_s = 0.0
+        self.saved_s = self.lost_s = 0.0
 
     def note(self, num_rows: int, num_tokens: int, seconds: float, *, drafted: bool) -> None:
         """Note a step in which every row went on."""
         if drafted:
             self._with.append((seconds / num_rows, num_tokens / num_rows))
             if self._ratios:
-                self.saved_s += seconds * (median(self._ratios) * num_tokens / num_rows - 1)
+                gain_s = seconds * (median(self._ratios) * num_tokens / num_rows - 1)
+                self.saved_s += max(0.0, gain_s)
+                self.lost_s += max(0.0, -gain_s)
         elif self._with:
             self._ratios.append(seconds / num_rows / median(row_s for row_s, _ in self._with))
 
@@ -169,6 +173,12 @@ class _Row:
     has_ended: bool = False
     places: dict[tuple[int, ...], list[int]] | None = None
 
+    def follow(self, tokens: Sequence[int], place: int, kind: str) -> None:
+        """Follow these tokens from this place on; what was learned of another kind of draft says nothing of this one."""
+        if kind != self.kind:
+            self.own = _Experience(0.0, 0.0)
+        self.tokens, self.place, self.kind = tokens, place, kind
+
 
 class Drafter:
     """Drafts for the answers of one engine, by their names. `longest`: tokens that it checks for an answer in one step."""
@@ -199,7 +209,7 @@ class Drafter:
             return
         counts, drafted = self.counts, row.drafted
         counts.num_tokens += len(new_ids)
-        counts.num_steps += 1
+        counts.num_row_steps += 1
         num_taken = 0
         while num_taken < min(len(drafted), len(new_ids) - 1) and drafted[num_taken] == new_ids[num_taken]:
             num_taken += 1
@@ -230,9 +240,9 @@ class Drafter:
         elif place is None:
             self._find(row)
             if row.place is None and differs and was_own and row.last_place < len(row.draft):
-                row.place, row.tokens, row.kind = row.last_place, row.draft, "guess"  # as if one token stood for another
+                row.follow(row.draft, row.last_place, "guess")  # as if one token stood for another
         elif was_own and len(new_ids) > 1:
-            row.kind = "draft"
+            row.follow(row.draft, place, "draft")
 
     def _find(self, row: _Row) -> None:
         """Set the row's place where its last tokens stood before: in its own draft as near as can be, else in other answers."""
@@ -242,12 +252,11 @@ class Drafter:
                 for end in range(NUM_MATCHED, len(row.draft)):
                     row.places.setdefault(tuple(row.draft[end - NUM_MATCHED : end]), []).append(end)
             if places := row.places.get(tuple(row.text[-NUM_MATCHED:])):
-                row.place = row.last_place = min(places, key=lambda place: abs(place - row.last_place))
-                row.tokens, row.kind = row.draft, "found"
+                row.last_place = min(places, key=lambda place: abs(place - row.last_place))
+                row.follow(row.draft, row.last_place, "found")
                 return
         if row.place is None and (found := self._others.find(tuple(row.text[-NUM_MATCHED_ELSEWHERE:]))) is not None:
-            row.tokens, row.place = found
-            row.kind = "elsewhere"
+            row.follow(*found, "elsewhere")
 
     def draft(self, name: str, room: int) -> list[int]:
         """Return the next tokens as they will probably be, at most `room`; nothing where it would not pay."""

@@ -6,7 +6,7 @@ A decoding step costs one call, whatever its rows; nothing is done for each toke
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 SUMS = (
     # Steps that gave tokens: how many, their seconds and rows; rows whose first token came, so that the step read their prompts; steps in
@@ -75,6 +75,11 @@ class WorkSums:
     def keep(self, num_tokens: int | None) -> None:
         """Note that tokens of a prompt were in a cache."""
         self._sums["num_kept_tokens"] += num_tokens or 0
+
+    def add(self, sums: Mapping[str, float]) -> None:
+        """Add sums of other names, such as those of drafts (`drafting.DraftCounts`)."""
+        for name, value in sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
 
     def pictures(self, since: float, *, is_waited_for: bool) -> None:
         """Note that a prompt's pictures are ready, which began to be made at this time; `is_waited_for`: there was room for them."""

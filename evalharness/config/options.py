@@ -213,6 +213,14 @@ class RunConfig:
         default=False,
         only_for=_VLLM,
     )
+    draft_from: str | None = option(
+        Text(r"\S(.*\S)?", legal="a run's name or path, latest, or none"),
+        "Run whose answers are drafts of this run's: vLLM then checks many tokens at once, hf the whole answer, and no answer changes but "
+        "for rounding; latest is the complete run in --report-dir that ended last, or, where there is none, this run's own answers so far "
+        "(default: none)",
+        metavar="RUN|latest|none",
+        only_for=_HF_VLLM,
+    )
     devices: str | None = option(
         DeviceList(),
         "Devices that the run may use: cpu, or GPUs by their number within CUDA_VISIBLE_DEVICES; with -n each worker gets its own GPUs "

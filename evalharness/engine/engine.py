@@ -303,7 +303,9 @@ class Engine:
             self.weights.require_open()
             return run(self._jobs.own_job(requests, [options] * len(requests), self.weights.version).prompts())
 
-    def prepare_join(self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int) -> Job | None:
+    def prepare_join(
+        self, requests: Sequence[Request], options: Sequence[GenerationOptions], first: int, drafts: Sequence[Draft | None] = ()
+    ) -> Job | None:
         """Return a job that a running `stream` of this engine can take up by `next_job`; its positions begin at `first`.
 
         None if the requests need a call of their own: with a cache, which has answers only after they are generated; for images that go to
@@ -314,7 +316,8 @@ class Engine:
         if not self._backend.capabilities.supports_vlm and any(map(has_images, requests)):
             return None
         try:
-            return self._jobs.own_job(requests, options, self.weights.version, first=first)
+            job = self._jobs.own_job(requests, options, self.weights.version, first=first)
+            return job.with_drafts(dict(enumerate(drafts, first))) if any(drafts) else job
         except EvalHarnessError:
             return None
 

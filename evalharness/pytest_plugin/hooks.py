@@ -37,6 +37,7 @@ from evalharness.pytest_plugin.distributed.worker import (
     units_ahead,
 )
 from evalharness.pytest_plugin.eval_module import as_collection_error, refuse_idle_gates, refuse_misspelt_markers, report_unloaded, takes
+from evalharness.pytest_plugin.execution.drafts import resolve_drafts
 from evalharness.pytest_plugin.execution.early_end import EarlyEnds
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution
@@ -58,6 +59,7 @@ from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
 from evalharness.runs.journal import readable
 from evalharness.runs.run_file import is_latest
+from evalharness.runs.schema import DraftFacts
 
 
 class RunningTests:
@@ -306,10 +308,12 @@ def pytest_configure(config: pytest.Config) -> None:
         if num_workers:
             check_expressions(config)
         run, resumed, lock = _options(config)
+        run, drafts = _drafts(config, run)
         plan_cards(config, run, num_workers)
         worker, cards = ("controller", None) if num_workers else ("main", take_cards(config))
         state = _session(RunContext(run, config.rootpath, worker, num_workers, resumed, cards))
         state.lock = lock
+        state.drafts = drafts
     remember_values(state.context.run.engine_option)
     config.stash[STATE] = state
     config.stash[REPORTING] = reporting = Reporting(config, state)
@@ -358,6 +362,14 @@ def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLo
     run = resolve_run_config(config)
     try:
         return resume_run(run, config.rootpath, only_look=runs_nothing(config)) if asks_to_resume(run) else (run, None, None)
+    except EvalHarnessError as error:
+        raise pytest.UsageError(redactor().text(str(error))) from error
+
+
+def _drafts(config: pytest.Config, run: RunConfig) -> tuple[RunConfig, DraftFacts | None]:
+    """Return the run with where its drafts come from, the same for all workers, and what run.json says of it."""
+    try:
+        return (run, None) if runs_nothing(config) else resolve_drafts(run)
     except EvalHarnessError as error:
         raise pytest.UsageError(redactor().text(str(error))) from error
 

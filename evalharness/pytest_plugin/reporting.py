@@ -199,6 +199,8 @@ class Reporting:
             self.put_back.pop(report.nodeid, None)
         facts = getattr(report, "evalharness", None)
         if facts is None:
+            if self.progress is not None and getattr(report, "evalharness_repeat", False) and (report.when == "call" or report.skipped):
+                self.progress.gathering.test_ended(is_problem=False)
             if report.when == "???":  # xdist's report of a test whose worker died
                 self.crashes[report.nodeid] = problem = shorten(str(report.longrepr))
                 report.evalharness_reason = [problem]  # of an engine that kills workers, all its tests have one

@@ -15,7 +15,7 @@ from evalharness.pytest_plugin.progress.showing import Ticker
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.files import RunLock
-from evalharness.runs.schema import RunFile
+from evalharness.runs.schema import DraftFacts, RunFile
 
 
 class EvalSession:
@@ -42,6 +42,8 @@ class EvalSession:
         self.has_idle_baseline = False
         """Whether there is a baseline, and no gate of this process's tests asks for one."""
         self.has_started_run = False
+        self.drafts: DraftFacts | None = None
+        """Where --draft-from takes drafts from, in the process that writes run.json."""
         self.run_file_at_start: RunFile = {}
 
     def close(self) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 
 from evalharness.analysis.speed.engine_speed import engine_speeds
 from evalharness.api.checks import short_hash
+from evalharness.report.drafts import draft_lines
 from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
+from evalharness.report.noise import HEADERS as NOISE_HEADERS, NOTE, NUM_TEXT_COLUMNS, noise_lines, noise_summary, within_noise
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
 from evalharness.report.speed import speed_section
 from evalharness.report.tables import COUNTS, OUTCOMES, RunTables
@@ -71,6 +73,7 @@ def markdown_report(tables: RunTables) -> Iterator[str]:
     yield f"# Run {markdown_cell(text_of(tables.run.get('run_id')) or tables.run_dir.name)}"
     yield from summary_blocks(tables)
     yield from gate_blocks(tables)
+    yield from noise_blocks(tables)
     yield from score_sections(tables)
     yield from _aggregates(tables)
     yield from table_sections(tables)
@@ -111,10 +114,17 @@ def gate_blocks(tables: RunTables) -> Iterator[str]:
     yield from _section("Gates", "", headers, [_gate_line(gate) for gate in entries_of(tables.run.get("gates"))], 6)
 
 
+def noise_blocks(tables: RunTables) -> Iterator[str]:
+    """Yield what the run's repeats say (--noise), if it has any."""
+    if summary := noise_summary(tables.run):
+        lines = [[markdown_cell(cell, 300) for cell in line] for line in noise_lines(tables.run)]
+        yield from _section("Noise", f"{summary[:1].upper()}{summary[1:]}. {NOTE}", NOISE_HEADERS, lines, NUM_TEXT_COLUMNS)
+
+
 def _gate_line(gate: GateVerdict) -> list[str]:
     passed = {"passed": "yes", "failed": "**NO**"}.get(state := gate_state(gate), state)
     names = [markdown_cell(text_of(name)) for name in (gate.get("eval"), gate.get("test"), gate.get("engine"))]
-    names.append(markdown_cell(text_of(gate.get("reason")), 1000))
+    names.append(markdown_cell(text_of(gate.get("reason")) or within_noise(gate), 1000))
     value = markdown_cell(figure_text(gate.get("value"), text_of(gate.get("metric"))))
     numbers = [value, *(markdown_cell(text_of(number)) for number in (gate.get("threshold"), gate.get("n")))]
     return [markdown_cell(text_of(gate.get("expression"))), passed, *names, *numbers]
@@ -204,6 +214,7 @@ def run_facts(run: RunFile) -> Iterator[tuple[str, str]]:
     git = mapping(run.get("git"))
     if git:
         yield "git", text_of(git.get("commit")) + (" with uncommitted changes" if git.get("dirty") else "")
+    yield from (("drafts", line) for line in draft_lines(run))
 
 
 def _taken(resumption: dict[str, Any]) -> str:

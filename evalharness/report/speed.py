@@ -11,6 +11,7 @@ from evalharness.runs.schema import EngineSpeed
 _NAMES = {"pictures": "waiting for pictures", "generation": "generating", "card": "the card at its limit", "tests": "waiting for tests"}
 _GENERATING = ("prefill", "decode", "generation")
 _LEAST_SHARE = 0.005
+_WITH_DRAFTS = 1.02
 
 
 def speed_lines(speeds: Sequence[EngineSpeed]) -> Iterator[str]:
@@ -53,10 +54,11 @@ def _or_dash(value: float | None, form: str) -> str:
 
 
 def _where(speed: EngineSpeed) -> str:
-    cards = "card not known" if speed["card"] is None else f"{speed['num_cards']} x {one_line(speed['card'], 60)}"
-    if speed["card"] is not None and speed["num_cards"] == 1:
-        cards = one_line(speed["card"], 60)
-    return cards if speed["num_workers"] == 1 else f"{speed['num_workers']} workers, each on {cards}"
+    name = "" if speed["card"] is None else one_line(speed["card"], 60)
+    cards = f"{speed['num_cards']} x {name}" if speed["num_cards"] > 1 else name
+    if speed["num_workers"] == 1:
+        return cards or "card not known"
+    return f"{speed['num_workers']} workers, {f'each on {cards}' if cards else 'cards not known'}"
 
 
 def _facts(speed: EngineSpeed) -> Iterator[tuple[str, str]]:
@@ -89,10 +91,15 @@ def _of_the_limit(speed: EngineSpeed) -> str:
 def _steps(speed: EngineSpeed) -> str:
     if not speed["num_steps"]:
         return ""
-    cost = ""
-    if speed["step_s"] is not None and speed["row_s"] is not None:
-        cost = f"; a step costs {speed['step_s'] * 1000:,.1f} ms and {speed['row_s'] * 1e6:,.0f} µs for each row"
-    return f"{speed['num_steps']:,} of {_text(speed['rows_per_step'], ',.0f', ' rows')}{cost}"
+    made = f"{speed['num_steps']:,}, of {_text(speed['rows_per_step'], ',.0f', ' rows')} in the mean"
+    if (speed["tokens_per_row"] or 1.0) >= _WITH_DRAFTS:
+        made += f", {speed['tokens_per_row']:.2f} tokens for each in a step"
+    costs = [
+        "" if not speed["step_s"] else f"{speed['step_s'] * 1000:,.1f} ms",
+        "" if not speed["row_s"] else f"{speed['row_s'] * 1e6:,.0f} µs a row",
+    ]
+    cost = " and ".join(filter(None, costs))
+    return f"{made}; one without prompts costs {cost}" if cost else made
 
 
 def _seconds(speed: EngineSpeed) -> Iterator[str]:

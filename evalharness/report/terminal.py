@@ -12,9 +12,11 @@ from rich.text import Text
 
 from evalharness.report import what_broke
 from evalharness.report.columns import fit, pad
+from evalharness.report.drafts import draft_lines
 from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import ERRORS, findings, verdict
 from evalharness.report.markdown import go_on_command
+from evalharness.report.noise import noise_summary
 from evalharness.report.rows_at_once import tuning_lines
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import figure_text, plural, terminal_text
@@ -108,12 +110,15 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
     if any(tables.total(outcome) for outcome in ("pass", "miss", "fail", "invalid", "other")):
         yield from _table(tables, columns)
     words = what_broke.legend(tables, _VALIDITY, _TITLES)
+    noise = noise_summary(tables.run)
     for line in (
         *([words] if words else ()),
         *what_broke.gate_lines(tables),
+        *([f"noise: {noise}"] if noise else ()),
         *what_broke.slice_lines(tables),
         *what_broke.reason_lines(tables),
         *tuning_lines(tables.run),
+        *draft_lines(tables.run),
     ):
         yield from wrapped(line, columns)
     remarks = [remark for remark in findings(tables) if not remark.endswith(ERRORS)]  # their reasons say it here

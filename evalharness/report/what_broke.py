@@ -14,6 +14,7 @@ import numpy as np
 from evalharness.analysis.statistics.intervals import mean_intervals
 from evalharness.report.earlier_run import run_word
 from evalharness.report.findings import gate_state, is_on_mean
+from evalharness.report.noise import within_noise
 from evalharness.report.tables import COUNTS, ProblemGroup, RunTables
 from evalharness.report.text import figure_text, number_text, one_line, plural, terminal_text
 from evalharness.report.weak_slices import weak_slices
@@ -157,14 +158,15 @@ def _of_pass_rate(tables: RunTables, place: tuple[str, ...]) -> tuple[float, flo
 
 def _what_it_is(gate: GateVerdict) -> str:
     value, baseline = gate.get("value"), gate.get("baseline")
+    noise = within_noise(gate)
     if baseline is None:
-        return figure_text(value, text_of(gate.get("metric")))
+        return noise or figure_text(value, text_of(gate.get("metric")))
     if proved := text_of(mapping(gate.get("certain")).get("proved")):
         return one_line(proved, 300)
     changed = "" if value is None else f", changed by {number_text(value)}"
     unseen = gate.get("could_have_shown")
     size = f"; a difference of {number_text(unseen)} could have gone unseen" if isinstance(unseen, float) else ""
-    return f"no regression shown against {one_line(text_of(baseline), 100)}{changed}{size}"
+    return f"no regression shown against {one_line(text_of(baseline), 100)}{changed}{size}{f'; {noise}' if noise else ''}"
 
 
 def reason_groups(tables: RunTables) -> list[ProblemGroup]:

@@ -409,6 +409,8 @@ class Throughput(TypedDict, total=False):
     """Sums over its answers: an `analysis.speed.bound.Work` without what only the engine knows."""
     work: dict[str, float]
     """As in `UnitLine`, summed."""
+    drafts: DraftSums
+    """Absent where none were checked."""
     cost: EngineCost
 
 
@@ -438,6 +440,8 @@ class EngineSpeed(TypedDict):
     idle_s: float | None
     num_steps: int | None
     rows_per_step: float | None
+    tokens_per_row: float | None
+    """Tokens that a row got in a step: more than 1 with drafts."""
     step_s: float | None
     row_s: float | None
     mfu: float | None
@@ -517,6 +521,32 @@ class NoiseFacts(TypedDict):
     measured: list[NoiseEntry]
 
 
+class DraftFacts(TypedDict):
+    """The argument of --draft-from, the run that it stands for, and why there were no drafts all the same."""
+
+    asked: str
+    run: str | None
+    """None for this run's own answers."""
+    why_off: str
+
+
+class DraftSums(TypedDict, total=False):
+    """What became of one engine's drafts, in tokens, summed over its workers."""
+
+    num_drafted: float
+    num_taken: float
+    """Of those drafted, the ones that the model made itself."""
+    num_tokens: float
+    """Of all answers."""
+    num_row_steps: float
+    """Steps of all answers together; without drafts as many as tokens."""
+    num_found: float
+    """Answers that had a recorded one to follow."""
+    num_answers: float
+    saved_s: float
+    """Worker-seconds, measured against steps without drafts in between; below 0 where drafts cost time."""
+
+
 class BaselineFacts(TypedDict):
     """The argument of --baseline, and the file or run directory that it stands for."""
 
@@ -536,6 +566,8 @@ class RunFile(TypedDict, total=False):
     """Each option's value and origin."""
     num_workers: int
     baseline: BaselineFacts | None
+    drafts: DraftFacts
+    """Absent without --draft-from."""
     notices: list[str]
     idle_options: list[str]
     """Options of the command line that changed nothing, and why."""

@@ -206,18 +206,26 @@ class EngineTotals:
         for worker in list(self._open):
             self.start_unit(worker)
         return [
-            {
-                **total,
-                "num_workers": len(self._workers[engine]),
-                "answers": self._answers[engine].to_json(),
-                "work": {name: round(value, 6) for name, value in self._work[engine].items()},
-            }
+            {**total, "num_workers": len(self._workers[engine]), "answers": self._answers[engine].to_json(), **_work(self._work[engine])}
             for engine, total in self._totals.items()
         ]
 
     def _total(self, engine: str) -> Throughput:
         nothing: Any = {"engine": engine, "generation_s": 0.0, **dict.fromkeys((*_COUNTS, "num_untimed_generations", "num_workers"), 0)}
         return self._totals.setdefault(engine, nothing)
+
+
+_OF_DRAFTS = "draft_"
+
+
+def _work(sums: Mapping[str, float]) -> Any:
+    """Return an engine's work, and apart what became of its drafts, if it had any."""
+    work = {name: round(value, 6) for name, value in sums.items() if not name.startswith(_OF_DRAFTS)}
+    drafts = {name.removeprefix(_OF_DRAFTS): round(value, 3) for name, value in sums.items() if name.startswith(_OF_DRAFTS)}
+    if not drafts:
+        return {"work": work}
+    drafts["saved_s"] = round(drafts.get("saved_s", 0.0) - drafts.pop("lost_s", 0.0), 3)
+    return {"work": work, "drafts": drafts}
 
 
 @dataclass(slots=True)
@@ -227,6 +235,8 @@ class AnswerSums:
     num_prompts: int = 0
     num_prompt_tokens: int = 0
     sum_prompt_squares: int = 0
+    num_answers: int = 0
+    """Those that were generated, not given."""
     num_made_tokens: int = 0
     sum_context: float = 0.0
     longest: int = 0
@@ -237,6 +247,7 @@ class AnswerSums:
         self.num_prompts += 1
         self.num_prompt_tokens += num_prompt
         self.sum_prompt_squares += num_prompt * num_prompt
+        self.num_answers += num_made > 0
         self.num_made_tokens += num_made
         self.sum_context += num_made * (num_prompt + num_made / 2)
         self.longest = max(self.longest, num_made)

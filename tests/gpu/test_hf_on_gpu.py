@@ -10,6 +10,7 @@ import pytest
 from evalharness.api.errors import CapabilityError
 from evalharness.api.options import ModelLoadConfig
 from evalharness.api.structured_output import StructuredOutput
+from evalharness.backends.hf import fixed_cache
 from evalharness.engine.engine import Engine
 from tests.backends.hf.test_images import mixed as mixed_image_prompts
 from tests.backends.hf_models import ids, load, make_text_checkpoint, make_vlm_checkpoint, mixed_prompts, model_of, prompt, run
@@ -35,6 +36,17 @@ def test_float32_ids_are_those_of_the_cpu_and_of_single_rows(checkpoint, values)
     together = ids(run(on_gpu, prompts))
     assert together == ids(run(on_cpu, prompts))
     assert together == {item.index: run(on_gpu, [item])[item.index].token_ids for item in prompts}
+
+
+@pytest.mark.parametrize("values", [{}, {"temperature": 1.0, "stop_token_ids": tuple(range(40, 46))}], ids=["greedy", "rows leave"])
+def test_steps_are_replayed_and_give_the_ids_of_a_growing_cache(checkpoint, values, monkeypatch):
+    monkeypatch.setattr(fixed_cache, "GROWTH", 32)
+    backend = load(checkpoint, device="cuda")
+    prompts = mixed_prompts(24, max_new_tokens=120, **values)
+    replayed = ids(run(backend, prompts))
+    assert backend.describe()["cuda_graphs"] is True
+    backend._steps.are_fixed = False
+    assert replayed == ids(run(backend, prompts))
 
 
 def test_answers_are_held_to_a_structure_as_on_the_cpu(checkpoint):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.runs.workers import EngineTotals, WorkerTimes, engine_entries
+from evalharness.runs.workers import EngineTotals, WorkerTimes, engine_costs, engine_entries
 
 
 def opened(load_s: float, ended_s: float, how: str = "load") -> dict[str, object]:
@@ -68,7 +68,48 @@ def test_the_time_before_a_run_was_resumed_is_nobodys() -> None:
     assert [entry["idle_share"] for entry in times.entries()] == [0.0, 0.0]
 
 
-TOKENS = {"num_prompt_tokens": 10, "num_completion_tokens": 5}
+def closed(ended_s: float, engine: str = "hf:x") -> Any:
+    return {"id": engine, "settings": {}, "closed_s": ended_s}
+
+
+def test_an_engine_that_is_open_and_has_nothing_to_generate_waits_for_tests() -> None:
+    times = WorkerTimes()
+    times.add_engine("gw0", opened(10, 1010))
+    ran(times, "gw0", 4, 40, 1055)
+    times.add_engine("gw0", closed(1080))  # 5 s before the unit, 25 s after it
+    times.add_engine("gw1", opened(20, 1020))
+    ran(times, "gw1", 4, 20, 1040)
+    times.add_engine("gw1", closed(1040))  # and nothing to do for 40 s
+    assert times.seconds() == {"hf:x": {"load_s": 30.0, "tests_s": 30.0, "idle_s": 40.0}}
+
+
+def test_a_worker_that_died_held_its_engine_until_its_last_result() -> None:
+    times = WorkerTimes()
+    times.add_engine("gw0", opened(10, 1010))
+    ran(times, "gw0", 4, 40, 1055)
+    assert times.seconds() == {"hf:x": {"load_s": 10.0, "tests_s": 5.0, "idle_s": 0.0}}
+
+
+@pytest.mark.parametrize(
+    "names", [("part1-main", "part2-main"), ("resumed-001-part1-main", "resumed-001-part2-main"), ("main", "resumed-001-main")]
+)
+def test_parts_of_a_merged_run_and_sessions_do_not_wait_for_each_other(names: tuple[str, str]) -> None:
+    times = WorkerTimes()
+    for worker, start in zip(names, (0, 5000), strict=True):
+        times.add_engine(worker, opened(10, start + 10))
+        ran(times, worker, 4, 40, start + 50)
+        times.add_engine(worker, closed(start + 50))
+    assert times.seconds() == {"hf:x": {"load_s": 20.0, "tests_s": 0.0, "idle_s": 0.0}}
+
+
+def test_workers_on_different_cards_have_no_card_in_common() -> None:
+    lines: list[Any] = [{"id": "hf:x", "settings": {}, "cost": {"card": card, "num_cards": 1}} for card in ("H100", "H200")]
+    assert engine_costs(lines[:1]) == {"hf:x": {"card": "H100", "num_cards": 1}}
+    assert engine_costs(lines) == {"hf:x": {"num_cards": 1, "card_unknown": "its workers had different GPUs"}}
+    assert engine_costs([{"id": "hf:x", "settings": {}}]) == {}
+
+
+TOKENS: Any = {"num_prompt_tokens": 10, "num_completion_tokens": 5}
 
 
 class TestThroughput:
@@ -87,6 +128,23 @@ class TestThroughput:
             "num_untimed_generations": 0, "num_workers": 1,
         }  # fmt: skip
         assert (vllm["engine"], vllm["num_generations"]) == ("vllm:a", 1)
+
+    def test_work_is_summed_over_units_and_workers(self) -> None:
+        speed = EngineTotals()
+        for worker, longest in (("gw0", 5), ("gw1", 9)):
+            speed.start_unit(worker)
+            pictured: Any = {**TOKENS, "num_completion_tokens": longest, "images": [{}, {}]}
+            cached: Any = {**TOKENS, "cached": True}
+            given: Any = {**TOKENS, "finish_reason": "scored"}  # all of it is read, none made
+            for made in (pictured, cached, given):
+                speed.add_generation(worker, "hf:a", made)
+            speed.end_unit(worker, "hf:a", 2.0, {"num_steps": 3.0})
+        (entry,) = speed.entries()
+        answers = entry["answers"]
+        assert (answers["num_prompts"], answers["num_prompt_tokens"], answers["num_made_tokens"]) == (4, 50, 14)
+        assert (answers["sum_prompt_squares"], answers["longest"], answers["num_pictures"]) == (2 * (100 + 225), 9, 4)
+        assert answers["sum_context"] == 5 * 12.5 + 9 * 14.5
+        assert entry["work"] == {"num_steps": 6.0}
 
     @pytest.mark.parametrize("goes_on", [True, False], ids=["then-another-unit", "last-unit"])
     def test_tokens_of_a_unit_without_seconds_count_for_no_rate(self, goes_on: bool) -> None:

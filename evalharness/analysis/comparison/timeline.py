@@ -15,6 +15,7 @@ from evalharness.analysis.comparison.compare import CATEGORY, CATEGORY_METRIC, L
 from evalharness.analysis.comparison.sheets import CaseLine, Score, Side, domains_apart, mark_of, score_of
 from evalharness.analysis.comparison.sides import engine_entry, read_sides
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED
+from evalharness.analysis.statistics.noise import floor_of
 from evalharness.analysis.statistics.paired import LEVEL, Mean, holm, means_by_place, paired_p
 from evalharness.api.errors import ComparisonError, RecordError
 from evalharness.checkpoints.info import natural_key
@@ -136,6 +137,7 @@ def _add(points: dict[str, Point], path: str, point: Point, fingerprint: str, no
         point.side.sheets = {**before.side.sheets, **again}
         point.side.parts = {name: part for name, part in point.side.parts.items() if name not in {key[0] for key in kept}}
         point.side.directions = {**before.side.directions, **point.side.directions}
+        point.side.noise = {**before.side.noise, **point.side.noise}
         point.run_ids = [*before.run_ids, *point.run_ids]
     elif before is not None:
         notes.append(f"{point.name} had other weights in {', '.join(before.run_ids)}: that run is left out for it")
@@ -194,6 +196,8 @@ class Curve:
     values: tuple[Mean, ...]
     best: Best | None
     """None where no direction is better, or fewer than two checkpoints were asked the same."""
+    floor: float = math.nan
+    """How far noise alone moves the last checkpoint's mean from another's, with a chance of 95 %; NaN where none has measured it."""
 
     @property
     def best_mean(self) -> Mean | None:
@@ -289,18 +293,31 @@ class _Columns:
         for (metric, score), values in zip(scores.items(), means_by_place(rows, groups, len(scores), seed=self.seed), strict=True):
             if values:
                 direction = self.directions.get(metric, "higher")
-                best = self._best(values, direction, score, parts)
-                yield Curve(*self.test, key, value, metric, direction, tuple(values), best)
+                best = self._best(metric, values, direction, score, parts)
+                floor = self._floor(metric, values[-1], values[-1])
+                yield Curve(*self.test, key, value, metric, direction, tuple(values), best, floor)
 
-    def _best(self, values: Sequence[Mean], direction: str, score: Score, parts: Sequence[Lines]) -> Best | None:
+    def _floor(self, metric: str, one: Mean, other: Mean) -> float:
+        """Return the noise floor of the difference of two means; of a checkpoint that has not measured it, the other's or any's counts."""
+        known = [noise for point in self.points if (noise := point.side.noise.get((*self.test, metric))) is not None]
+        if not known:
+            return math.nan
+        sides = (self.points[mean.place].side.noise.get((*self.test, metric), known[-1]) for mean in (one, other))
+        return floor_of(list(sides), min(one.n, other.n))
+
+    def _best(self, metric: str, values: Sequence[Mean], direction: str, score: Score, parts: Sequence[Lines]) -> Best | None:
         fair = [value for value in values if not self.points[value.place].asked_otherwise]
         if direction == "none" or len(fair) < 2:
             return None
         sign = 1 if direction == "higher" else -1
         best = max(fair, key=lambda value: (sign * value.mean, -value.place))
-        others = [value.place for value in fair if value.place != best.place]
-        p_values, _ = holm([_paired_p(parts[best.place], parts[other], score) for other in others])
-        alike = tuple(other for other, p in zip(others, p_values, strict=True) if not p <= LEVEL)
+        others = [value for value in fair if value.place != best.place]
+        p_values, _ = holm([_paired_p(parts[best.place], parts[other.place], score) for other in others])
+        alike = tuple(
+            other.place
+            for other, p in zip(others, p_values, strict=True)
+            if not p <= LEVEL or abs(best.mean - other.mean) <= self._floor(metric, best, other)
+        )
         return Best(best.place, alike, len(others))
 
     def flips(self) -> Iterator[Flip]:

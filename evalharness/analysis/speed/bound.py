@@ -58,6 +58,8 @@ class Bound:
     flops: float
     num_bytes: float
     num_steps: float
+    waits_for_memory: bool
+    """Whether its decoding waits for memory, not for arithmetic."""
 
     @property
     def seconds(self) -> float:
@@ -121,4 +123,6 @@ def bound(shape: ModelShape, device: Device, work: Work, num_rows: float) -> Bou
     num_steps = fewest_steps(work, num_rows)
     reading, making = prefill_flops(shape, work), decode_flops(shape, work)
     num_bytes = decode_bytes(shape, work, num_steps)
-    return Bound(reading / device.flops, max(making / device.flops, num_bytes / device.bandwidth), reading + making, num_bytes, num_steps)
+    computing_s, moving_s = making / device.flops, num_bytes / device.bandwidth
+    decode_s, waits = max(computing_s, moving_s), moving_s > computing_s
+    return Bound(reading / device.flops, decode_s, reading + making, num_bytes, num_steps, waits)

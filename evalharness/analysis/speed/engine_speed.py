@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
-from evalharness.analysis.speed.bound import Device, Work, bound, decode_bytes, decode_flops, prefill_flops
+from evalharness.analysis.speed.bound import Bound, Device, Work, bound, decode_bytes, decode_flops, prefill_flops
 from evalharness.analysis.speed.limits import Spent, limit, shares
 from evalharness.checkpoints.model_shape import ModelShape, UnknownShape
 from evalharness.hardware.cards import limits_of
 from evalharness.runs.schema import EngineSpeed, RunFile, Throughput, entries_of, mapping, text_of
 
-_MANY = 1e300
+_COUNTED = 0.9
 
 
 def engine_speeds(run: RunFile) -> list[EngineSpeed]:
@@ -23,92 +24,160 @@ def engine_speeds(run: RunFile) -> list[EngineSpeed]:
 
 def engine_speed(entry: Throughput) -> EngineSpeed:
     """Return the speed of one engine. Never fails: a run may be another version's, or damaged, and what is missing is said."""
-    work, cost, num = _numbers(entry.get("work")), mapping(entry.get("cost")), _numbers(entry)
-    unknown: dict[str, str] = {}
-    if "answers" not in entry:
-        unknown["all but tokens"] = "the run was made by an older version"
-    elif not work.get("num_steps"):
-        unknown["prefill, decode"] = "this backend does not count its steps"
-    asked = _work(_numbers(entry.get("answers")), work)
-    prefill_s, decode_s = split_steps(work)
-    first_picture, cost_of_step = first_picture_s(work), step_cost(work)
-    workers = max(1.0, num.get("num_workers", 1.0))
-    rows_at_once = _positive(cost.get("rows_at_once"))
-    shape, device = _shape(cost, unknown), _device(cost, unknown)
-    if shape is not None and _numbers(entry.get("answers")).get("num_pictures") and not (asked.num_patches and shape.num_vision_layers):
-        unknown["vision tower"] = "the bound is without it: its size, or the pictures' sizes, are not known"
-    possible = asked.num_prompts / workers
-    kv_rows = _kv_rows(cost, asked)
-    most = min(value for value in (rows_at_once, possible, kv_rows, _MANY) if value is not None)
-    least = bound(shape, device, asked, most) if shape is not None and device is not None and rows_at_once and asked.num_prompts else None
-    if rows_at_once is None and "all but tokens" not in unknown:
-        unknown["bound"] = "how many answers this backend generates at once is not known"
-    steps, seconds = work.get("num_steps", 0.0), num.get("generation_s", 0.0)
-    busy = _ratio(work.get("busy_sum"), work.get("busy_looks"))
-    energy = work.get("energy_j")
-    if busy is None:
-        unknown["use of the GPU"] = "NVML was not asked: no GPU of its own, or no driver"
-    if energy is None:
-        unknown["energy"] = "NVML gives no counter of GPUs that are this engine's alone"
-    spent = Spent(
-        load_s=num.get("load_s", 0.0),
-        tests_s=num.get("tests_s", 0.0),
-        idle_s=num.get("idle_s", 0.0),
-        generation_s=seconds,
-        prefill_s=prefill_s,
-        decode_s=decode_s,
-        picture_wait_s=work.get("picture_wait_s", 0.0),
-        first_picture_s=first_picture or 0.0,
-        bound_prefill_s=None if least is None else least.prefill_s,
-        bound_decode_s=None if least is None else least.decode_s,
-        is_bound_by_memory=least is None or device is None or least.decode_s * device.flops * 0.999 > decode_flops_of(shape, asked),
-        busy=busy,
-        rows_per_step=_ratio(work.get("step_rows"), steps),
-        rows_at_once=rows_at_once,
-        rows_possible=possible,
-        kv_rows=kv_rows,
-        step_s=_ratio(decode_s, steps),
-        bound_step_s=None if least is None else _ratio(least.decode_s, least.num_steps),
-        num_workers=int(workers),
-    )
+    made = _Made.of(entry)
+    spent = made.spent
     name, sentence = limit(spent)
-    bound_s = None if least is None else least.seconds
-    flops = None if shape is None else prefill_flops(shape, asked) + decode_flops(shape, asked)
-    num_bytes = None if shape is None else decode_bytes(shape, asked, steps)
+    cost_of_step, num = step_cost(made.sums), made.numbers
+    bound_s = None if made.least is None else made.least.seconds
+    capacity = None if made.device is None else (spent.generation_s * made.device.flops, spent.generation_s * made.device.bandwidth)
     return {
         "engine": text_of(entry.get("engine")),
-        "card": text_of(cost.get("card")) or None,
-        "num_cards": int(_positive(cost.get("num_cards")) or 1),
-        "num_workers": int(workers),
+        "card": text_of(made.cost.get("card")) or None,
+        "num_cards": int(_positive(made.cost.get("num_cards")) or 1),
+        "num_workers": int(made.workers),
         "num_prompt_tokens": int(num.get("num_prompt_tokens", 0)),
         "num_completion_tokens": int(num.get("num_completion_tokens", 0)),
-        "tokens_per_s": _ratio(num.get("num_completion_tokens"), seconds),
-        "generation_s": seconds,
+        "tokens_per_s": _ratio(num.get("num_completion_tokens"), spent.generation_s),
+        "generation_s": spent.generation_s,
         "load_s": num.get("load_s"),
-        "first_picture_s": first_picture,
-        "picture_wait_s": work.get("picture_wait_s"),
-        "prefill_s": prefill_s,
-        "decode_s": decode_s,
+        "first_picture_s": first_picture_s(made.sums),
+        "picture_wait_s": made.sums.get("picture_wait_s"),
+        "prefill_s": spent.prefill_s,
+        "decode_s": spent.decode_s,
         "tests_s": num.get("tests_s"),
         "idle_s": num.get("idle_s"),
-        "num_steps": int(steps) or None,
+        "num_steps": int(made.sums.get("num_steps", 0)) or None,
         "rows_per_step": spent.rows_per_step,
+        "tokens_per_row": _ratio(made.work.num_made_tokens, made.sums.get("step_rows")),
         "step_s": None if cost_of_step is None else cost_of_step[0],
         "row_s": None if cost_of_step is None else cost_of_step[1],
-        "mfu": _ratio(flops, seconds * device.flops) if device is not None and flops else None,
-        "mbu": _ratio(num_bytes, seconds * device.bandwidth) if device is not None and num_bytes else None,
+        "mfu": None if capacity is None else _ratio(made.flops, capacity[0]),
+        "mbu": None if capacity is None else _ratio(made.num_bytes, capacity[1]),
         "bound_s": bound_s,
-        "bound_tokens_per_s": _ratio(asked.num_made_tokens, bound_s),
-        "share_of_bound": _ratio(bound_s, seconds),
-        "busy": busy,
-        "energy_j": energy,
-        "j_per_token": _ratio(energy, num.get("num_completion_tokens")),
-        "watts": _ratio(energy, seconds),
+        "bound_tokens_per_s": _ratio(made.work.num_made_tokens, bound_s),
+        "share_of_bound": _ratio(bound_s, spent.generation_s),
+        "busy": spent.busy,
+        "energy_j": made.sums.get("energy_j"),
+        "j_per_token": _ratio(made.sums.get("energy_j"), num.get("num_completion_tokens")),
+        "watts": _ratio(made.sums.get("energy_j"), spent.generation_s),
         "shares": {part: round(value, 3) for part, value in shares(spent).items()},
-        "unknown": unknown,
+        "unknown": _unknown(entry, made),
         "limited_by": name,
         "limit": sentence,
     }
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What one engine made, as far as its record is one; `why_no_shape`, `why_no_device`: why these are not known."""
+
+    numbers: Mapping[str, float]
+    sums: Mapping[str, float]
+    """Of its work; none where only a part of it was counted."""
+    cost: Mapping[str, Any]
+    work: Work
+    shape: ModelShape | None
+    device: Device | None
+    why_no_shape: str
+    why_no_device: str
+
+    @classmethod
+    def of(cls, entry: Throughput) -> _Made:
+        """Return what the entry of run.json says."""
+        cost, sums = mapping(entry.get("cost")), {} if _is_counted_in_part(entry) else _numbers(entry.get("work"))
+        (shape, why_no_shape), (device, why_no_device) = _shape(cost), _device(cost)
+        return cls(_numbers(entry), sums, cost, _work(_numbers(entry.get("answers")), sums), shape, device, why_no_shape, why_no_device)
+
+    @property
+    def workers(self) -> float:
+        return max(1.0, self.numbers.get("num_workers", 1.0))
+
+    @property
+    def flops(self) -> float | None:
+        return None if self.shape is None else prefill_flops(self.shape, self.work) + decode_flops(self.shape, self.work)
+
+    @property
+    def num_bytes(self) -> float | None:
+        steps = self.sums.get("num_steps", 0.0)
+        return decode_bytes(self.shape, self.work, steps) if self.shape is not None and steps else None
+
+    @property
+    def rows_possible(self) -> float:
+        """How many answers each worker could have generated at once, had it room for all."""
+        return self.work.num_prompts / self.workers
+
+    @property
+    def kv_rows(self) -> float | None:
+        """For how many answers of mean length the engine's memory has room at once."""
+        tokens, work = _positive(self.cost.get("kv_tokens")), self.work
+        mean = _ratio(work.num_prompt_tokens + work.num_made_tokens, work.num_prompts)
+        return max(1.0, tokens / mean) if tokens and mean else None
+
+    @cached_property
+    def least(self) -> Bound | None:
+        """The least that the cards need."""
+        rows = _positive(self.cost.get("rows_at_once"))
+        if self.shape is None or self.device is None or rows is None or not self.work.num_prompts:
+            return None
+        return bound(self.shape, self.device, self.work, min(rows, self.rows_possible, self.kv_rows or rows))
+
+    @cached_property
+    def spent(self) -> Spent:
+        """Where its seconds went."""
+        sums, num, least = self.sums, self.numbers, self.least
+        prefill_s, decode_s = split_steps(sums)
+        steps = sums.get("num_steps", 0.0)
+        return Spent(
+            load_s=num.get("load_s", 0.0),
+            tests_s=num.get("tests_s", 0.0),
+            idle_s=num.get("idle_s", 0.0),
+            generation_s=num.get("generation_s", 0.0),
+            prefill_s=prefill_s,
+            decode_s=decode_s,
+            picture_wait_s=sums.get("picture_wait_s", 0.0),
+            first_picture_s=first_picture_s(sums) or 0.0,
+            bound_prefill_s=None if least is None else least.prefill_s,
+            bound_decode_s=None if least is None else least.decode_s,
+            is_bound_by_memory=least is None or least.waits_for_memory,
+            busy=_ratio(sums.get("busy_sum"), sums.get("busy_looks")),
+            rows_per_step=_ratio(sums.get("step_rows"), steps),
+            rows_at_once=_positive(self.cost.get("rows_at_once")),
+            rows_possible=self.rows_possible,
+            kv_rows=self.kv_rows,
+            step_s=_ratio(decode_s, steps),
+            bound_step_s=None if least is None else _ratio(least.decode_s, least.num_steps),
+        )
+
+
+def _is_counted_in_part(entry: Throughput) -> bool:
+    """Return whether steps were counted of some answers only: each answer was a new row of some step."""
+    work, answers = _numbers(entry.get("work")), _numbers(entry.get("answers"))
+    return bool(work.get("num_steps")) and work.get("new_rows", 0.0) < _COUNTED * answers.get("num_answers", 0.0)
+
+
+def _unknown(entry: Throughput, made: _Made) -> dict[str, str]:
+    """Return what is not known of an engine, and why."""
+    unknown: dict[str, str] = {}
+    if "answers" not in entry:
+        unknown["all but tokens"] = "the run was made by an older version"
+    elif _is_counted_in_part(entry):
+        unknown["prefill, decode"] = "steps are known of a part of the answers only"
+    elif not made.sums.get("num_steps"):
+        unknown["prefill, decode"] = "this backend does not count its steps"
+    if made.why_no_shape:
+        unknown["model"] = made.why_no_shape
+    if made.why_no_device:
+        unknown["card"] = made.why_no_device
+    elif "answers" in entry and _positive(made.cost.get("rows_at_once")) is None:
+        unknown["limit"] = "how many answers this backend generates at once is not known"
+    has_pictures = _numbers(entry.get("answers")).get("num_pictures")
+    if made.shape is not None and has_pictures and not (made.work.num_patches and made.shape.num_vision_layers):
+        unknown["vision tower"] = "the limit is without it: its size, or the pictures' sizes, are not known"
+    if made.spent.busy is None:
+        unknown["use of the GPU"] = "NVML was not asked: no GPU of its own, or no driver"
+    if made.sums.get("energy_j") is None:
+        unknown["energy"] = "NVML gives no counter of GPUs that are this engine's alone"
+    return unknown
 
 
 def split_steps(work: Mapping[str, float]) -> tuple[float | None, float | None]:
@@ -153,44 +222,27 @@ def step_cost(work: Mapping[str, float]) -> tuple[float, float] | None:
     return (fixed, each) if fixed >= 0 else (0.0, total / rows)
 
 
-def decode_flops_of(shape: ModelShape | None, work: Work) -> float:
-    """Return the FLOPs of generating, 0 where the model is not known."""
-    return 0.0 if shape is None else decode_flops(shape, work)
-
-
-def _shape(cost: Mapping[str, Any], unknown: dict[str, str]) -> ModelShape | None:
+def _shape(cost: Mapping[str, Any]) -> tuple[ModelShape | None, str]:
     try:
         if not isinstance(cost.get("shape"), Mapping):
             raise UnknownShape(text_of(cost.get("shape_unknown")) or "it was not recorded")
-        return ModelShape.from_json(cost["shape"])
+        return ModelShape.from_json(cost["shape"]), ""
     except UnknownShape as error:
-        unknown["model"] = str(error)
-        return None
+        return None, str(error)
 
 
-def _device(cost: Mapping[str, Any], unknown: dict[str, str]) -> Device | None:
+def _device(cost: Mapping[str, Any]) -> tuple[Device | None, str]:
     card = cost.get("card")
     if not isinstance(card, str):
-        unknown["card"] = text_of(cost.get("card_unknown")) or "it was not recorded"
-        return None
+        return None, text_of(cost.get("card_unknown")) or "it was not recorded"
     limits, dtype = limits_of(card), text_of(mapping(cost.get("shape")).get("dtype"))
     flops = None if limits is None else limits.flops(dtype)
-    if limits is None or flops is None:
-        unknown["card"] = (
-            f"{card} is not in the table of known cards" if limits is None else f"{card} has no figure for {dtype or 'its dtype'}"
-        )
-        return None
+    if limits is None:
+        return None, f"{card} is not in the table of known cards"
+    if flops is None:
+        return None, f"{card} has no figure for {dtype or 'its dtype'}"
     num = _positive(cost.get("num_cards")) or 1.0
-    return Device(flops * num, limits.bandwidth * num)
-
-
-def _kv_rows(cost: Mapping[str, Any], work: Work) -> float | None:
-    """Return for how many answers of mean length the engine's memory has room at once."""
-    tokens = _positive(cost.get("kv_tokens"))
-    if tokens is None or not work.num_prompts:
-        return None
-    mean = (work.num_prompt_tokens + work.num_made_tokens) / work.num_prompts
-    return max(1.0, tokens / mean) if mean else None
+    return Device(flops * num, limits.bandwidth * num), ""
 
 
 def _work(answers: Mapping[str, float], work: Mapping[str, float]) -> Work:

@@ -40,7 +40,6 @@ class Spent:
     kv_rows: float | None = None
     step_s: float | None = None
     bound_step_s: float | None = None
-    num_workers: int = 1
 
     @property
     def total_s(self) -> float:

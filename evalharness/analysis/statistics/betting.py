@@ -23,7 +23,7 @@ import numpy as np
 
 Array = Any
 
-STAKES = (0.05, 0.1, 0.2, 0.4, 0.7, 0.95)
+STAKES = (0.1, 0.3, 0.6, 0.95)
 """Shares of the largest stake that cannot ruin; the wealth is spread evenly over them, as the best is known only afterwards."""
 _ROUNDING = 1e-9
 _STEPS = 24  # of bisection: limits to 1e-7
@@ -35,12 +35,19 @@ def draw_order(strata: Sequence[int], rates: Sequence[float], seed: int) -> list
     `strata` has the stratum of each group. A stratum with nothing left takes no further part.
     """
     generator = np.random.default_rng(seed)
-    left = [list(generator.permutation([group for group, own in enumerate(strata) if own == stratum])) for stratum in range(len(rates))]
-    weights = np.array([rate * len(groups) for rate, groups in zip(rates, left, strict=True)])
+    members: list[list[int]] = [[] for _ in rates]
+    for group, stratum in enumerate(strata):
+        members[stratum].append(group)
+    left = [[own[place] for place in generator.permutation(len(own))] for own in members]
+    weights = [rate * len(own) for rate, own in zip(rates, left, strict=True)]
     order: list[int] = []
-    while len(order) < len(strata):
-        open_weights = np.where([bool(groups) for groups in left], weights, 0.0)
-        order.append(int(left[int(generator.choice(len(rates), p=open_weights / open_weights.sum()))].pop()))
+    for chance in generator.random(len(strata)).tolist():
+        chance *= sum(weight for weight, own in zip(weights, left, strict=True) if own)
+        for weight, own in zip(weights, left, strict=True):
+            if own and chance < weight:
+                break
+            chance -= weight if own else 0.0
+        order.append(next(own for own in (own, *left) if own).pop())
     return order
 
 

@@ -19,8 +19,17 @@ from evalharness.api.checks import shown
 from evalharness.api.errors import BackendError, ImageError
 from evalharness.api.hooks import LOGITS_PROCESSOR, STOPPING_CRITERIA, GenerationPlugin
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan, StoppedBy, UnderWay, failure_of
-from evalharness.backends.hf._transformers import grows_freely, takes_dynamic_cache, transformers
-from evalharness.backends.hf.fixed_cache import FixedDecoder, Steps, Unfit, decode, why_not_fixed
+from evalharness.backends.hf._transformers import transformers
+from evalharness.backends.hf.fixed_cache import (
+    CHECKED_ROWS,
+    FixedDecoder,
+    Steps,
+    Unfit,
+    decode,
+    module_with_shifts,
+    plain_cache,
+    why_not_fixed,
+)
 from evalharness.backends.hf.sampling import Grammars, OfBatch, TokenBans, WithoutPadding, processors_for
 from evalharness.backends.stops import RowEnd, trim_at_stop_id
 from evalharness.backends.work import WorkSums
@@ -188,12 +197,7 @@ def selectable_cache(model: Any) -> Any:
     Only plain growing layers are taken for that: what recurrent and windowed layers, or caches of a model's own, keep, and
     where, is theirs to know. Vision models that keep positions by row beside the cache (`rope_deltas`) are not taken either.
     """
-    if not takes_dynamic_cache(model) or getattr(model.generation_config, "cache_implementation", None) is not None:
-        return None
-    if model.config.is_encoder_decoder or any(hasattr(module, "rope_deltas") for module in model.modules()):
-        return None
-    cache = transformers.DynamicCache(config=model.config.get_text_config(decoder=True))
-    return cache if grows_freely(getattr(cache, "layers", ())) else None
+    return plain_cache(model) if module_with_shifts(model) is None else None
 
 
 @dataclass(frozen=True)
@@ -257,8 +261,8 @@ class BatchRunner:
 class _Batch:
     """One batch as it runs: `rows` are those that have not ended.
 
-    It runs in stretches of `model.generate`. Between two stretches the rows that have ended leave, with their keys, values and whatever
-    else is kept for each row. That changes no other row's numbers: none ever looks at another.
+    It runs in stretches of `model.generate`, or of `fixed_cache.decode`. Between two stretches the rows that have ended leave, with their
+    keys, values and whatever else is kept for each row. That changes no other row's numbers: none ever looks at another.
     """
 
     def __init__(self, rows: Sequence[Row], runner: BatchRunner) -> None:
@@ -275,12 +279,13 @@ class _Batch:
         # Vision models keep positions of their own beside the cache: batches with images stay whole. So do those with processors for the
         # whole batch, which count its rows.
         for_batch = any("hf_logits_processor" in plugin.hooks for plugin in plugins)
-        stays_whole = for_batch or len(rows) == 1 or not plan.use_cache or any(row.per_image for row in rows)
-        self._cache = None if stays_whole else selectable_cache(model)
+        is_whole = for_batch or len(rows) == 1 or not plan.use_cache
+        self._has_images = any(row.per_image for row in rows)
         self._steps = runner.steps
-        self._decoder = self._fixed_decoder(has_images=any(row.per_image for row in rows))
-        ending = (self._width, plan, num_padding, tokenizer, plugins, runner.should_stop)
-        self.ends = RowEnds(*ending, rows_may_leave=self._cache is not None, on_step=runner.work.step)
+        self._decoder = self._fixed_decoder(has_images=self._has_images)
+        self._cache = None if is_whole or self._has_images or self._decoder is not None else selectable_cache(model)
+        self._rows_may_leave = self._cache is not None or (self._decoder is not None and not is_whole)
+        self.ends = RowEnds(self._width, plan, num_padding, tokenizer, plugins, runner.should_stop, rows_may_leave=self._rows_may_leave)
         banning = [plugin for plugin in plugins if plugin.bans_tokens]
         bans = [TokenBans(banning, tokenizer, grammars.vocab_size, len(rows))] if banning else []
         self._processors, self._raw = processors_for(
@@ -293,15 +298,15 @@ class _Batch:
 
     def _fixed_decoder(self, *, has_images: bool) -> FixedDecoder | None:
         """Return what decodes with a cache of fixed size, None where the model cannot, or it does not pay."""
-        plan, steps = self._plan, self._steps
-        if not steps.are_fixed or has_images or not plan.use_cache or plan.max_new_tokens < _FEWEST_STEPS:
+        plan, steps, model = self._plan, self._steps, self._model
+        if not steps.are_fixed or not plan.use_cache or plan.max_new_tokens < _FEWEST_STEPS:
             return None
-        cache = self._cache if self._cache is not None else selectable_cache(self._model)
-        steps.problem = why_not_fixed(self._model, cache)
+        cache = plain_cache(model)
+        steps.problem = why_not_fixed(model, cache, has_images=has_images)
         if steps.problem is not None:
             return None
-        mask = self._inputs["attention_mask"]
-        return FixedDecoder(self._model, cache, mask, plan.max_new_tokens, check_first=not steps.are_checked)
+        to_check = None if has_images in steps.checked else collate(self.rows[:CHECKED_ROWS], self._pad_id, model.device, model.dtype)
+        return FixedDecoder(model, cache, self._inputs["attention_mask"], plan.max_new_tokens, to_check)
 
     def _processors_of(self, plugins: Sequence[GenerationPlugin], num_padding: Sequence[int]) -> list[Any]:
         processors: list[Any] = []
@@ -317,7 +322,7 @@ class _Batch:
         with self._computing():
             sequences = self._generate(num_left) if self._decoder is None else self._decode(self._decoder, num_left)
             num_new = sequences.shape[1] - self._width
-            is_over = self._cache is None or num_new >= self._plan.max_new_tokens
+            is_over = not self._rows_may_leave or num_new >= self._plan.max_new_tokens
             leaving = set(range(len(self.rows))) if is_over else self._ended(sequences)
             outputs = self._outputs(sequences, sorted(leaving))
             stay = [row for row in range(len(self.rows)) if row not in leaving]
@@ -356,7 +361,7 @@ class _Batch:
             pad_id=self._pad_id,
             look_every=_LOOK_EVERY,
         )
-        self._steps.are_checked = True
+        self._steps.checked.add(self._has_images)
         return sequences
 
     def _ended(self, sequences: torch.Tensor) -> set[int]:
@@ -383,10 +388,10 @@ class _Batch:
             "input_ids": sequences[indices],
             "attention_mask": torch.nn.functional.pad(mask, (0, sequences.shape[1] - mask.shape[1]), value=1),
         }
-        assert self._cache is not None  # else the batch stays whole
         if self._decoder is not None:
             self._decoder.keep(indices)
         else:
+            assert self._cache is not None  # else the batch stays whole
             self._cache.batch_select_indices(indices)
         for processor in self._processors:
             if hasattr(processor, "keep_rows"):

@@ -10,21 +10,21 @@ Without a GPU a step runs as it is: the same arithmetic, for tests.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from evalharness.backends.hf._transformers import DynamicLayer, transformers
+from evalharness.backends.hf._transformers import DynamicLayer, grows_freely, takes_dynamic_cache, transformers
 
 GROWTH = 256
 """Positions by which the cache grows: capturing anew takes as long as two or three steps without a graph."""
 _ROUND = 16  # attention kernels want aligned masks
-_CHECKED_ROWS = 4
+CHECKED_ROWS = 4
 _TOLERANCE = {torch.float32: 1e-3}
 _ROUGH = 0.1
-"""How far logits may be from those of the growing cache, as a share of the largest; a mask that is read otherwise gives another text."""
+"""How far logits may be from those of `generate`, as a share of the largest; other positions, or a mask read otherwise, are far off."""
 
 
 class FixedLayer(DynamicLayer):
@@ -74,7 +74,22 @@ class Unfit(Exception):
     """A model gives other numbers, or none, when it is run with a cache of fixed size."""
 
 
-def why_not_fixed(model: Any, cache: Any) -> str | None:
+def plain_cache(model: Any) -> Any:
+    """Return an empty cache of a model that keeps keys and values of all positions by row, and nothing else in it; None for any other."""
+    if not takes_dynamic_cache(model) or getattr(model.generation_config, "cache_implementation", None) is not None:
+        return None
+    if model.config.is_encoder_decoder:
+        return None
+    cache = transformers.DynamicCache(config=model.config.get_text_config(decoder=True))
+    return cache if grows_freely(getattr(cache, "layers", ())) else None
+
+
+def module_with_shifts(model: Any) -> Any:
+    """Return the module of a vision model that keeps, beside the cache, how far the text behind images is shifted, by row; else None."""
+    return next((module for module in model.modules() if hasattr(module, "rope_deltas")), None)
+
+
+def why_not_fixed(model: Any, cache: Any, *, has_images: bool) -> str | None:
     """Return why a model cannot decode with a cache of fixed size, None where it seems so; `cache`: its growing one, if that is plain."""
     parameters = inspect.signature(model.forward).parameters
     if cache is None:
@@ -87,6 +102,8 @@ def why_not_fixed(model: Any, cache: Any) -> str | None:
         return "it does not take positions, a mask and a cache"
     if len({parameter.device for parameter in model.parameters()}) != 1 or getattr(model, "hf_device_map", None):
         return "it lies on several devices"
+    if has_images and module_with_shifts(model) is None:
+        return "it is not known how it places images"
     if getattr(model.config, "quantization_config", None) is not None:
         return "its weights are quantised"
     return None
@@ -96,25 +113,38 @@ def why_not_fixed(model: Any, cache: Any) -> str | None:
 class Steps:
     """How the steps of one backend run. `are_fixed`: with a cache of fixed size; `problem`: why not, once that is known.
 
-    `are_checked`: whether the first step was compared with that of a growing cache.
+    `checked`: what was compared with `generate`, batches with images (True) and without.
     """
 
     are_fixed: bool
     problem: str | None = None
-    are_checked: bool = False
+    checked: set[bool] = field(default_factory=set)
+
+
+class _Forced(transformers.LogitsProcessor):
+    """Leaves nothing but these tokens `(rows,)` possible."""
+
+    def __init__(self, tokens: torch.Tensor) -> None:
+        self._tokens = tokens
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(scores, -torch.inf).scatter_(1, self._tokens[:, None], 0.0)
 
 
 class FixedDecoder:
     """The forward passes of one batch: the prompts, then one token per row and call. All calls in the same inference mode.
 
-    `check_first`: compare the first step with that of a growing cache. `Unfit` where that differs, or the step cannot be captured.
+    `to_check`: inputs of the first rows alone; their prompts and first step are compared with those of `generate`. `Unfit` where these
+    differ, or the step cannot be captured.
     """
 
-    def __init__(self, model: Any, cache: Any, mask: torch.Tensor, max_new_tokens: int, *, check_first: bool) -> None:
+    def __init__(
+        self, model: Any, cache: Any, mask: torch.Tensor, max_new_tokens: int, to_check: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
         self._model = model
         self._cache = cache
         self._is_graphed = mask.device.type == "cuda"
-        self._check_first = check_first
+        self._to_check = to_check
         num_rows, width = mask.shape
         self._prompt_mask = mask
         self._most = _rounded(width + max_new_tokens)
@@ -128,6 +158,7 @@ class FixedDecoder:
         """Places of the rows, None where every place has its row."""
         self._graph: Any = None
         self._logits: torch.Tensor | None = None
+        self._prompt_logits: torch.Tensor | None = None
         self._num_steps = 0
 
     @property
@@ -135,12 +166,23 @@ class FixedDecoder:
         """How many positions are filled."""
         return int(self._cache.layers[0].length)
 
-    def prompts(self, input_ids: torch.Tensor, more: dict[str, Any]) -> torch.Tensor:
-        """Run the prompts `(rows, width)`, padded on the left; return the logits of their last tokens `(rows, vocabulary)`."""
+    def prompts(self, input_ids: torch.Tensor, more: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Run the prompts `(rows, width)`, padded on the left; return the logits of their last tokens `(rows, vocabulary)`.
+
+        `more`: the images' inputs. Models that give image patches positions of their own work them out by themselves, and say how far
+        the text behind them is shifted.
+        """
         mask = self._prompt_mask
-        positions = (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 0)
-        given = {**more, "input_ids": input_ids, "attention_mask": mask, "position_ids": positions}
-        return self._last_logits(self._model(**given, past_key_values=self._cache, use_cache=True, logits_to_keep=1))
+        given: dict[str, Any] = {**more, "input_ids": input_ids, "attention_mask": mask}
+        shifting = module_with_shifts(self._model) if more else None
+        if shifting is None:
+            given["position_ids"] = (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 0)
+        logits = self._last_logits(self._model(**given, past_key_values=self._cache, use_cache=True, logits_to_keep=1))
+        if shifting is not None:
+            self._positions += shifting.rope_deltas.to(self._positions.device)
+        if self._to_check is not None:
+            self._prompt_logits = logits[:CHECKED_ROWS].clone()
+        return logits
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """Run the newest tokens `(rows,)`; return their logits `(rows, vocabulary)`, which the next call may overwrite."""
@@ -174,8 +216,7 @@ class FixedDecoder:
     def _run(self) -> torch.Tensor:
         if self._num_steps == 0:  # without a graph: what a library makes ready at its first call must not be captured
             logits = self._forward()
-            if self._check_first:
-                self._compare(logits)
+            self._compare(logits)
             return logits
         if not self._is_graphed:
             return self._forward()
@@ -184,7 +225,7 @@ class FixedDecoder:
             self._graph, self._logits = self._captured()
         self._graph.replay()
         assert self._logits is not None
-        if is_first and self._check_first:
+        if is_first and self._to_check is not None:
             self._check(self._logits, self._forward(), "replayed")  # it writes the same keys and values once more
         return self._logits
 
@@ -235,20 +276,18 @@ class FixedDecoder:
         self._capacity = capacity
 
     def _compare(self, logits: torch.Tensor) -> None:
-        """Raise `Unfit` unless a growing cache gives the same logits for the first rows."""
-        few, filled = slice(0, _CHECKED_ROWS), self.length
-        growing = transformers.DynamicCache(config=self._model.config.get_text_config(decoder=True))
-        for number, layer in enumerate(self._cache.layers):
-            growing.update(layer.keys[few, :, :filled].clone(), layer.values[few, :, :filled].clone(), number)
-        outputs = self._model(
-            input_ids=self._tokens[few],
-            attention_mask=self._mask[few, : filled + 1].long(),
-            position_ids=self._positions[few],
-            past_key_values=growing,
-            use_cache=True,
-            logits_to_keep=1,
+        """Raise `Unfit` unless `generate` gives the first rows the same logits at the end of their prompts and one token later."""
+        if self._to_check is None or self._prompt_logits is None:
+            return
+        made = self._model.generate(
+            **self._to_check,
+            generation_config=transformers.GenerationConfig(
+                max_new_tokens=2, do_sample=False, num_beams=1, pad_token_id=0, output_logits=True, return_dict_in_generate=True
+            ),
+            logits_processor=[_Forced(self._tokens[:CHECKED_ROWS, 0])],
         )
-        self._check(logits[few], self._last_logits(outputs), "with a cache of fixed size")
+        self._check(self._prompt_logits, made.logits[0].float(), "for prompts")
+        self._check(logits[:CHECKED_ROWS], made.logits[1].float(), "with a cache of fixed size")
 
     def _check(self, logits: torch.Tensor, expected: torch.Tensor, how: str) -> None:
         difference = float((logits - expected).abs().max() / expected.abs().max().clamp(min=1e-6))

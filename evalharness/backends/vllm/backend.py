@@ -24,7 +24,6 @@ from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPrepr
 from evalharness.api.structured_output import STRUCTURES
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, UnderWay, failure_of
 from evalharness.backends.checkpoint_reading import declared_variant, declared_vocab_size, read_companions
-from evalharness.backends.drafting import DraftCounts
 from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
 from evalharness.backends.vllm.drafts import check_beside_drafts, draft_arguments, memory_of
@@ -57,6 +56,7 @@ from evalharness.checkpoints.info import quantization_at
 MAX_ADDING_S = 0.1  # results wait so long at most while prompts are added: a batch that fills up slowly takes more steps
 MAX_PIXEL_BYTES = {"cpu": 2**30, "cuda": 16 * 2**30}  # of images in the engine core, a megapixel takes 6 to 25 MB; but at most
 PIXEL_SHARE = 16  # this part of the memory that was free at the start
+COUNT_DRAFTS_EVERY_S = 5.0
 RENDER_AHEAD = 4  # prompts with images that are made ready for each thread
 
 _request_numbers = itertools.count()  # one series for all engines of the process
@@ -97,7 +97,7 @@ class VllmBackend:
             self._arguments = {**only_known_arguments(thinking_arguments(self.tokenizer)), **self._arguments}
             if vllm_options.drafts:
                 self._arguments |= self._draft_arguments(config)
-            self._has_drafts = vllm_options.drafts
+            self._has_drafts, self._drafts_counted_at = vllm_options.drafts, 0.0
             self._engine = VllmEngine(self._arguments)
             self.work = self._engine.work
             self.weights = VllmWeights(self._engine, source, self._take_companions, self._device_type)
@@ -124,9 +124,11 @@ class VllmBackend:
         vocab_size = declared_vocab_size(config.model_name_or_path, self.tokenizer)
         return draft_arguments(self._arguments, vocab_size, *memory_of(self._device_type))
 
-    def take_draft_counts(self) -> DraftCounts | None:
-        """Return what has become of drafts since the last call; None for an engine without them."""
-        return self._engine.draft_counts() if self._has_drafts and self._engine.broken is None else None
+    def _count_drafts(self, *, is_last: bool) -> None:
+        """Add what has become of drafts to the engine's work: now and then, and with the last answers that run."""
+        if is_last or time.monotonic() - self._drafts_counted_at > COUNT_DRAFTS_EVERY_S:
+            self._drafts_counted_at = time.monotonic()
+            self.work.add(self._engine.draft_counts().as_work())
 
     def _image_prompts(self) -> ImagePrompts | None:
         if self._vlm_problem is not None:
@@ -215,13 +217,17 @@ class VllmBackend:
                         break
                 if running:
                     num_finished, num_tokens = 0, 0
-                    for completion in self._completions(self._engine.step(), running):
+                    news = self._engine.step()
+                    if self._has_drafts:
+                        self._count_drafts(is_last=sum(output.finished for output in news) >= len(running))
+                    for completion in self._completions(news, running):
                         if should_stop():
                             return
                         num_finished, num_tokens = num_finished + 1, num_tokens + _num_tokens(completion)
                         yield completion
                     if self._tuning is not None:
-                        self._tune(len(running), num_finished, num_tokens, has_more=ahead.next is not None)
+                        counts = (len(running), num_finished, num_tokens, self._engine.num_tokens_running)
+                        self._window = self._tuning.note(*counts, next_one=ahead.next)
                     if not running:
                         self.work.stop()
         finally:
@@ -231,13 +237,6 @@ class VllmBackend:
             self._engine.abort(list(running))
             self.work.stop()
             self._running = {}
-
-    def _tune(self, num_running: int, num_finished: int, num_tokens: int, *, has_more: bool) -> None:
-        assert self._tuning is not None  # else this is not called
-        if not has_more:
-            self._tuning.end()
-            return
-        self._window = self._tuning.note(num_running, num_finished, num_tokens, self._engine.num_tokens_running) or self._window
 
     def under_way(self) -> UnderWay:
         """Return what is generated now."""

@@ -89,7 +89,6 @@ class JournalProposer:
         self._max_model_len: int = vllm_config.model_config.max_model_len
         self._drafter = Drafter(vllm_config.speculative_config.num_speculative_tokens)
         self._pace = Pace()
-        self._given = DraftCounts()
         self._last: tuple[float, frozenset[str], bool] = (0.0, frozenset(), False)
         self._lengths: dict[str, int] = {}
 
@@ -158,8 +157,8 @@ class JournalProposer:
     def take_counts(self) -> dict[str, Any]:
         """Return the counts since they were taken last."""
         counts, self._drafter.counts = self._drafter.counts, DraftCounts()
-        counts.saved_s = self._pace.saved_s
-        self._pace.saved_s = 0.0
+        counts.saved_s, counts.lost_s = self._pace.saved_s, self._pace.lost_s
+        self._pace.saved_s = self._pace.lost_s = 0.0
         return asdict(counts)
 
 

@@ -27,6 +27,8 @@ GAIN = 1.05
 STILL_WORTH_HALVING = 0.95
 MOST_HALVINGS = 3
 MIN_SECONDS = 2.0
+_ALIKE = 8
+"""How many times as long as another a request of one eval may be."""
 _MEMORY, _MAX_REMEMBERED = "rows-at-once-1", 200
 
 
@@ -68,23 +70,22 @@ class RowTuner:
         """Forget the measurement under way: the engine runs empty, or starts empty."""
         self._began, self._num_settling = None, self.rows
 
-    def note(self, num_running: int, num_finished: int, num_new_tokens: int, num_tokens_running: int | None) -> bool:
+    def note(self, num_running: int, num_finished: int, num_new_tokens: int, num_tokens_running: Callable[[], int | None]) -> bool:
         """Take down one look at the engine; return whether a number has now been chosen.
 
-        `num_finished` answers of `num_new_tokens` came since the last look; those that run have `num_tokens_running` so far.
+        `num_finished` answers of `num_new_tokens` came since the last look; `num_tokens_running` counts those of answers under way.
         """
         self._num_finished_tokens += num_new_tokens
-        num_made = self._num_finished_tokens + (num_tokens_running or 0)
         if self._began is None:
             self._num_settling -= num_finished
             if num_running <= self.limit and self._num_settling <= 0:
-                self._began, self._num_measured = (self.now(), num_made), 0
+                self._began, self._num_measured = (self.now(), self._num_finished_tokens + (num_tokens_running() or 0)), 0
             return False
         self._num_measured += num_finished
         seconds = self.now() - self._began[0]
         if self._num_measured < self.rows or seconds < MIN_SECONDS:
             return False
-        self.rates[self.rows] = (num_made - self._began[1]) / seconds
+        self.rates[self.rows] = (self._num_finished_tokens + (num_tokens_running() or 0) - self._began[1]) / seconds
         return self._go_on()
 
     def _go_on(self) -> bool:
@@ -113,7 +114,8 @@ class RowTuning:
         self._most = most
         self._machine = hashlib.sha256(json.dumps(machine, sort_keys=True, default=str).encode()).hexdigest()
         self._tuners: dict[str, RowTuner] = {}
-        self._current: tuple[str, RowTuner] | None = None
+        self._current: tuple[Prompt, str, RowTuner] | None = None
+        """A request, its lengths, and what chooses for those like it."""
 
     def begin(self, first: Prompt | None) -> int:
         """Get ready for requests like this one; return how many may be under way. Given responses, and no request, are no measure."""
@@ -125,21 +127,26 @@ class RowTuning:
         if tuner is None:
             self._tuners[lengths] = tuner = self._recall(lengths)
         tuner.start_anew()
-        self._current = (lengths, tuner)
+        self._current = (first, lengths, tuner)
         return tuner.limit
 
-    def note(self, num_running: int, num_finished: int, num_new_tokens: int, num_tokens_running: Callable[[], int | None]) -> int | None:
-        """Take down one look at the engine, see `RowTuner.note`; return how many requests may be under way, None if nothing changes."""
-        if self._current is None or not self._current[1].is_measuring:
-            return None
-        lengths, tuner = self._current
-        if tuner.note(num_running, num_finished, num_new_tokens, num_tokens_running()):
+    def note(
+        self, num_running: int, num_finished: int, num_new_tokens: int, num_made: Callable[[], int | None], next_one: Prompt | None
+    ) -> int:
+        """Take down one look at the engine, see `RowTuner.note`; return how many requests may be under way.
+
+        `next_one`: the next request, None while there is none. An engine that runs empty is no measure, nor is one whose requests change.
+        """
+        if next_one is not None and (self._current is None or not are_alike(self._current[0], next_one)):
+            return self.begin(next_one)
+        if self._current is None:
+            return 2 * self._most
+        _, lengths, tuner = self._current
+        if tuner.is_measuring and next_one is None and num_running < tuner.rows:
+            tuner.start_anew()
+        elif tuner.is_measuring and tuner.note(num_running, num_finished, num_new_tokens, num_made):
             remember(_MEMORY, {self._key(lengths): tuner.facts()}, _MAX_REMEMBERED)
         return tuner.limit
-
-    def end(self) -> None:
-        """Note that no request is left: what runs out is no measure."""
-        self._current = None
 
     def facts(self) -> dict[str, Any]:
         """Return plain JSON for run.json: what was chosen, by lengths."""
@@ -162,6 +169,14 @@ def lengths_of(prompt: Prompt) -> str:
     """Return how long requests like this one are, in powers of two: cases of one eval differ, and that is to make no difference."""
     images = " and images" if prompt.has_images else ""
     return f"prompts up to {_up_to(len(prompt.token_ids))} tokens{images}, answers up to {_up_to(prompt.plan.max_new_tokens)}"
+
+
+def are_alike(first: Prompt, other: Prompt) -> bool:
+    """Return whether two requests are about as long; they then share a measurement, whatever side of a power of two they are on."""
+    if (first.has_images, first.response_ids is None) != (other.has_images, other.response_ids is None):
+        return False
+    lengths = ((len(first.token_ids), len(other.token_ids)), (first.plan.max_new_tokens, other.plan.max_new_tokens))
+    return all(max(pair) <= _ALIKE * max(1, min(pair)) for pair in lengths)
 
 
 def _up_to(number: int) -> int:

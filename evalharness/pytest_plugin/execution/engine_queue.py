@@ -181,7 +181,7 @@ class EngineQueue(threading.Thread):
         call = _Call(is_closed=bool(plugins) or runner.is_alone)
         call.add(runner, batch)
         requests, options = [pending.request for pending in batch], [pending.options for pending in batch]
-        hooks: Any = {"on_start": call.start, "next_job": lambda: self._next_job(call)}
+        hooks: Any = {"on_start": call.start, "next_job": lambda: self._next_job(call), "drafts": runner.drafts_of(batch)}
         stream = self._engine.stream(requests, options, plugins=plugins, should_stop=self._should_stop, **hooks)
         # Closed in this thread, whatever is raised here: the engine's lock is held.
         with self._progress.generating(runner.unit.engine, runner.work.module.name), contextlib.closing(stream) as outcomes:
@@ -210,7 +210,8 @@ class EngineQueue(threading.Thread):
                 runner.begin()
                 batch, plugins = runner.next_batch(self._is_told_to_stop.is_set)
                 requests, options = [pending.request for pending in batch], [pending.options for pending in batch]
-                job = self._engine.prepare_join(requests, options, call.num_requests) if batch and not plugins else None
+                can_join, drafts = batch and not plugins, runner.drafts_of(batch)
+                job = self._engine.prepare_join(requests, options, call.num_requests, drafts) if can_join else None
                 if job is not None:
                     call.add(runner, batch)
                     return job

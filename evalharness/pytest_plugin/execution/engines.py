@@ -16,6 +16,7 @@ from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, Server
 from evalharness.api.thinking import DEFAULT_MARKS
 from evalharness.config import RunConfig
 from evalharness.config.options import OPTIONS
+from evalharness.pytest_plugin.execution.drafts import NONE, Drafts
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, concerns
 from evalharness.pytest_plugin.execution.metering import EngineMeter, cards_of, cost_of
 from evalharness.pytest_plugin.execution.takeover import read_crashes
@@ -196,6 +197,8 @@ class EngineOpening:
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._notices: list[str] = []
+        drafts = Drafts(context.run, self._note)
+        self.drafts = drafts if drafts.is_on else None
         self._pool = EnginePool(context.run, self._note)
         self.card_problem: str | None = None
         """Why no engine can be opened on this process's GPUs."""
@@ -308,6 +311,7 @@ def how_to_build(spec: EngineSpec, run: RunConfig) -> dict[str, Any]:
             batch_invariant=options["batch_invariant"],
             extra=options["engine_option"],
             tune=options["tune"],
+            drafts=(options["draft_from"] or NONE) != NONE,
         ),
         "server_options": ServerOptions(
             server=options["server"],

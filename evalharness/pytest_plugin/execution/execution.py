@@ -18,6 +18,7 @@ import pytest
 from evalharness.api.errors import BackendError
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.pytest_plugin.distributed.worker import exit_worker_if_engine_failed
+from evalharness.pytest_plugin.execution.drafts import Drafts
 from evalharness.pytest_plugin.execution.engine_queue import EngineQueue
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.engines import EngineOpening, opened_engine
@@ -61,6 +62,7 @@ class RunningUnits:
         self._hanging: dict[str, str] = {}
         self.units_ahead: Callable[[], Sequence[UnitKey]] | None = None
         self.meter: EngineMeter | None = None
+        self.drafts: Drafts | None = None
 
     @property
     def is_generating(self) -> bool:
@@ -153,7 +155,7 @@ class RunningUnits:
         if takeover is None:
             made = (lambda case_id: None) if context.resumed is None else context.resumed.made(unit.engine, module.name)
             takeover = Takeover(None, made)
-        return UnitWork(unit, module, self._plan.cases_left(unit, takeover.nodeids), takeover)
+        return UnitWork(unit, module, self._plan.cases_left(unit, takeover.nodeids), takeover, self.drafts)
 
     def _runner(self, work: UnitWork, engine: Engine, *, is_ahead: bool = False) -> UnitRunner:
         journal, home = self._context.journal, self._context.home
@@ -218,6 +220,7 @@ class Execution:
         self.engines = EngineOpening(context)
         self.units = RunningUnits(context, self.plan, registry.modules, self.progress)
         self.units.meter = self.engines.meter
+        self.units.drafts = self.engines.drafts
         self.origin = Origin()
         self._has_noted_evals = False
 

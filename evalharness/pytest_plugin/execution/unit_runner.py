@@ -29,6 +29,8 @@ from evalharness.runs.schema import OutcomeLine
 
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
+    from evalharness.engine.jobs import Draft
+    from evalharness.pytest_plugin.execution.drafts import Drafts
 
 
 def needs_engine(cases: Iterable[Case], recorded: Callable[[str], CaseRecords | None], num_samples: int) -> bool:
@@ -45,6 +47,7 @@ class UnitWork:
     module: EvalModule
     cases: Sequence[Case]
     takeover: Takeover
+    drafts: Drafts | None = None
 
     @cached_property
     def needs_engine(self) -> bool:
@@ -61,6 +64,11 @@ class PendingRequest(NamedTuple):
     request: Request
     options: GenerationOptions
     known: Recorded | Failed | None = None
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """The sample, or step and request, as a journal has them; of the case's newest step."""
+        return (self.position,) if self.step is None else (len(self.case.steps) - 1, self.position)
 
 
 class PendingRequests:
@@ -251,6 +259,14 @@ class UnitRunner:
         self._num_at_engine += len(batch)
         self._publish_if_done()
         return batch, plugins
+
+    def drafts_of(self, batch: Sequence[PendingRequest]) -> list[Draft | None]:
+        """Return what gives the recorded answers to a batch's requests; nothing in a run without drafts."""
+        drafts = self.work.drafts
+        if drafts is None:
+            return []
+        engine, name = self.unit.engine, self.work.module.name
+        return [drafts.of(engine, name, pending.case.case.id, pending.place) for pending in batch]
 
     def put_back(self, batch: Sequence[PendingRequest]) -> None:
         """Take back requests that were not generated."""

@@ -97,14 +97,7 @@ class UntilCertain:
             )
 
     def _side(self, engine: str) -> Side | None:
-        from evalharness.analysis.comparison.sides import read_side
-
-        if self._baseline is None:
-            return None
-        try:
-            return read_side(str(self._baseline), prefer=engine)
-        except EvalHarnessError:
-            return None  # the gate says so
+        return None if self._baseline is None else _side_of(self._baseline, engine)
 
     def know_engines(self, engines: Sequence[str]) -> None:
         """Note the engines of the run, before any case is drawn."""
@@ -112,14 +105,18 @@ class UntilCertain:
 
     @cached_property
     def edges(self) -> Mapping[str, Sequence[str]]:
-        """The cases of the edge by eval: of them more are drawn first."""
-        from evalharness.analysis.certainty import edge_cases
+        """The cases by eval that changed between the baseline and the run before it, where both are here: of them more are drawn first."""
+        from evalharness.analysis.certainty import changed_cases
+        from evalharness.report.earlier_run import find_earlier
 
         found: dict[str, set[str]] = {}
-        for engine in self._engines:
-            side = self._side(engine)
-            for (name, _), sheet in () if side is None else side.sheets.items():
-                found.setdefault(name, set()).update(edge_cases([sheet]))
+        before = find_earlier(self._baseline, read_run(self._baseline)) if self._baseline and self._baseline.is_dir() else None
+        earlier = None if before is None else _side_of(before, "")
+        sheets = {} if earlier is None else earlier.sheets
+        for side in filter(None, map(self._side, self._engines if sheets else ())):
+            for key, sheet in side.sheets.items():
+                if key in sheets:
+                    found.setdefault(key[0], set()).update(changed_cases(sheets[key], sheet))
         return {name: sorted(cases) for name, cases in found.items()}
 
     # The order
@@ -218,6 +215,15 @@ class _Decision:
         self._next_look = num + max(1, num // 50)
         self._open = [test for test in self._open if not test.proof().claim]
         return not self._open
+
+
+def _side_of(path: Path, engine: str) -> Side | None:
+    from evalharness.analysis.comparison.sides import read_side
+
+    try:
+        return read_side(str(path), prefer=engine)
+    except EvalHarnessError:
+        return None  # the gate says so
 
 
 def _case_id(item: pytest.Item) -> str:

@@ -51,6 +51,8 @@ def start_run(state: EvalSession, *, is_late: bool = False) -> None:
         **state.execution.origin.facts,
         **environment,
     }
+    if state.drafts is not None:
+        state.run_file_at_start["drafts"] = state.drafts
     if state.context.resumed is not None:
         state.run_file_at_start = state.context.resumed.asked(state.run_file_at_start)
     write_run_file(state.context.run_dir, state.run_file_at_start)

@@ -7,6 +7,8 @@ that would differ today.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from evalharness.api.cases import Case
 from evalharness.api.errors import BackendError, RecordError
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
+from evalharness.pytest_plugin.eval_module import EvalModule
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution, Origin
 from evalharness.pytest_plugin.outcomes import ItemRecord
@@ -23,6 +26,7 @@ from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.journal import parse_nodeid
 from evalharness.runs.recorded import RecordedRun, outcome_of
 from evalharness.runs.records import CaseRecords, Failed, Recorded
+from evalharness.runs.repeats import split_repeat
 from evalharness.runs.schema import OutcomeKind, OutcomeLine
 
 if TYPE_CHECKING:
@@ -62,6 +66,19 @@ class RecordedRegistry(EvalRegistry):
         self.collected_then = frozenset(recorded.records.collected["nodeids"])
         nodes = (parse_nodeid(nodeid, self.engine_ids) for nodeid in self.collected_then)
         self._tests_then = {(node.path, node.test) for node in nodes if node is not None}
+
+    def module(self, marker: pytest.Mark, path: str, file: Path) -> EvalModule:
+        """Return the eval of a module, with the repeats that the run made: those of its parts, if it had some."""
+        is_known, module = path in self.modules, super().module(marker, path, file)
+        if not is_known and self.context.run.noise:
+            known = {case.id: case for case in module.cases}
+            made = dict.fromkeys(
+                case_id for (_, _, name), cases in self.recorded.records.cases.items() if name == module.name for case_id in cases
+            )
+            originals = {case_id: split_repeat(case_id)[0] for case_id in made if split_repeat(case_id)[1]}
+            repeats = {case_id: known[original] for case_id, original in originals.items() if original in known}
+            self.modules[path] = module = replace(module, repeats=repeats)
+        return module
 
     def is_wanted(self, item: pytest.Item) -> bool:
         """Return whether a collected test is scored: it ran then, or it or its case is new. All other tests were deselected then."""

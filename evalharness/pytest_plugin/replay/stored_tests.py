@@ -29,6 +29,7 @@ from evalharness.pytest_plugin.replay.trust import eval_file, project_folders
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.records import CaseRecords, RunRecords
+from evalharness.runs.repeats import split_repeat
 from evalharness.runs.schema import CaseFacts, Row, entries_of
 
 
@@ -124,7 +125,7 @@ def stored_cases(records: RunRecords, original: OriginalCases) -> dict[tuple[str
     known = {entry["name"]: entry["cases"] for entry in records.evals.values()}
     keys = [(row["engine"], row["eval"], row["case_id"]) for row in records.rows.values()]
     recorded = ((engine, name, case_id, case) for (_, engine, name), of_eval in records.cases.items() for case_id, case in of_eval.items())
-    asked = {(engine, name, case_id): None for engine, name, case_id, case in recorded if case.samples}
+    asked = {(engine, name, case_id): None for engine, name, case_id, case in recorded if case.samples and not split_repeat(case_id)[1]}
     references = {(row["eval"], row["case_id"]): row["reference"] for row in records.rows.values() if "reference" in row}
     cases = {}
     for engine, name, case_id in dict.fromkeys([*(key for key in keys if key in asked), *asked]):

@@ -18,12 +18,14 @@ from evalharness.report.csv import write_csv
 from evalharness.report.html.page import json_block, packed_block, text_block, write_page
 from evalharness.report.html.pictures import PictureFile, small_copies
 from evalharness.report.html.site import renew_links
+from evalharness.report.noise import floor_text
 from evalharness.report.text import number_text, plural
 from evalharness.report.writing import make_folder, report_file
 
 COLUMNS = [
     "base", "candidate", "eval", "test", "kind", "slice_key", "slice_value", "metric", "verdict", "base_value", "candidate_value",
     "difference", "low", "high", "p", "p_corrected", "could_have_shown", "direction", "n", "groups", "num_up", "num_down",
+    "noise_floor",
 ]  # fmt: skip
 """`kind`: metric (all cases), slice, aggregate (not tested), unpaired (`n` cases, `metric` says why)."""
 
@@ -50,10 +52,10 @@ def _lines(comparison: compare.Comparison) -> Iterator[list[Any]]:
             yield [*sides, change.eval, change.test, kind, change.slice_key, change.slice_value, change.metric, *_numbers(change)]
     for (eval_name, test, metric), after in comparison.candidate.aggregates.items():
         before = comparison.base.aggregates.get((eval_name, test, metric), math.nan)
-        yield [*sides, eval_name, test, "aggregate", "", "", metric, "", before, after, after - before, *[""] * 10]
+        yield [*sides, eval_name, test, "aggregate", "", "", metric, "", before, after, after - before, *[""] * 11]
     for part in comparison.coverage:
         for reason, count in part.reasons.items():
-            yield [*sides, part.eval, part.test, "unpaired", "", "", reason, *[""] * 10, count, "", "", ""]
+            yield [*sides, part.eval, part.test, "unpaired", "", "", reason, *[""] * 10, count, "", "", "", ""]
 
 
 def _numbers(change: compare.MetricChange) -> list[Any]:
@@ -61,6 +63,7 @@ def _numbers(change: compare.MetricChange) -> list[Any]:
     return [
         change.verdict, paired.base, paired.candidate, paired.difference, paired.low, paired.high, paired.p, change.p_corrected,
         change.detectable, change.direction, paired.num_pairs, paired.num_groups, paired.num_up, paired.num_down,
+        change.floor,
     ]  # fmt: skip
 
 
@@ -94,7 +97,9 @@ NUM_FIRST, NUM_HIDDEN, NUM_SLICES = 5, 12, 400
 _CASES_PER_BLOCK = 40
 _SCALES = (0.05, 0.1, 0.25, 0.5, 1.0)
 _KINDS = {compare.REGRESSED: "fail", compare.IMPROVED: "pass", compare.CHANGED: "invalid", compare.SAME: "skip", compare.NOT_ENOUGH: "miss"}
+_KINDS[compare.WITHIN_NOISE] = "skip"
 _MARKS = {compare.REGRESSED: "▼", compare.IMPROVED: "▲", compare.CHANGED: "◆", compare.SAME: "=", compare.NOT_ENOUGH: "?"}
+_MARKS[compare.WITHIN_NOISE] = "≈"
 
 
 def write_compare_page(comparisons: Sequence[compare.Comparison], file: TextIO, path: Path) -> None:
@@ -211,9 +216,7 @@ def _metrics(changes: Sequence[compare.MetricChange], scale: float) -> dict[str,
     return {
         "metrics": [_line(change, scale) for change in changes if change.verdict in text.CHANGES],
         "same": [_line(change, scale) for change in changes if change.verdict not in text.CHANGES],
-        "same_words": ", ".join(
-            f"{word} in {plural(counts[word], 'metric')}" for word in (compare.SAME, compare.NOT_ENOUGH) if counts[word]
-        ),
+        "same_words": ", ".join(f"{word} in {plural(counts[word], 'metric')}" for word in text.ORDER[3:] if counts[word]),
     }
 
 
@@ -264,6 +267,7 @@ def _line(change: compare.MetricChange, scale: float) -> dict[str, Any]:
     known = [value for value in (paired.low, paired.high) if math.isfinite(value)]
     return {
         **text.numbers_of(change),
+        "floor": floor_text(change),
         "of": change,
         "paired": paired,
         "sort": paired.difference if math.isfinite(paired.difference) else 0.0,

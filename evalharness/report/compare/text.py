@@ -14,13 +14,14 @@ from evalharness.analysis.statistics.paired import LEVEL
 from evalharness.report.columns import fit
 from evalharness.report.findings import gate_state, gate_words
 from evalharness.report.html.page import render_markdown
+from evalharness.report.noise import floor_text, noise_remarks
 from evalharness.report.score_tables import markdown_table
 from evalharness.report.terminal import table_lines, wrapped
 from evalharness.report.text import markdown_cell, number_text, plural, terminal_text
 from evalharness.runs.schema import GateVerdict, entries_of, text_of
 
 CHANGES = (compare.REGRESSED, compare.IMPROVED, compare.CHANGED)
-ORDER = (*CHANGES, compare.SAME, compare.NOT_ENOUGH)
+ORDER = (*CHANGES, compare.WITHIN_NOISE, compare.SAME, compare.NOT_ENOUGH)
 """Verdicts, most important first."""
 MOST_CHANGED_SCORES = 6
 CONTEXT_CHARS = 30
@@ -63,6 +64,7 @@ def remarks(comparison: compare.Comparison) -> Iterator[str]:
         yield difference.text
     for side, name in ((comparison.base, "base"), (comparison.candidate, "candidate")):
         yield from (f"{name}: {note}" for note in side.caveats)
+    yield from noise_remarks(comparison)
     for part in comparison.coverage:
         if 2 * part.num_paired < part.num_cases:
             yield f"fewer than half of the cases of {part.eval}::{part.test} could be paired: what is left may not speak for the rest"
@@ -227,15 +229,16 @@ def verdict_table(comparisons: Sequence[compare.Comparison]) -> Markup:
 
 def metric_table(changes: Sequence[compare.MetricChange], with_slices: bool = False, with_tests: bool = False) -> Markup:
     """Return the table of metrics, or of metrics in slices."""
-    lines = []
+    lines, has_noise = [], any(map(floor_text, changes))
     for change in changes:
         name = markdown_cell(change.metric, 60) + (f" ({WAYS[change.direction]})" if change.direction in WAYS else "")
         where = [markdown_cell(f"{change.eval} · {change.test}", 160)] if with_tests else []
         where += [markdown_cell(change.slice_key, 60), markdown_cell(change.slice_value, 80)] if with_slices else []
         counts = f"{change.change.num_pairs:,}", f"{change.change.num_groups:,}"
-        lines.append([*where, name, _mark(change.verdict), *counts, *numbers_of(change).values()])
+        noise = [floor_text(change) or "-"] if has_noise else []
+        lines.append([*where, name, _mark(change.verdict), *counts, *numbers_of(change).values(), *noise])
     places = [*(["test"] if with_tests else []), *(["slice", "value"] if with_slices else [])]
-    return Markup(markdown_table([*places, *_HEADERS], lines, 2 + len(places)))
+    return Markup(markdown_table([*places, *_HEADERS, *(["noise floor"] if has_noise else [])], lines, 2 + len(places)))
 
 
 def aggregate_table(aggregates: Sequence[tuple[str, ...]]) -> Markup:

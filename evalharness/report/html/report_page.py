@@ -18,6 +18,7 @@ from evalharness.report.html.pictures import PictureFile
 from evalharness.report.html.run_before import RunBefore, run_before
 from evalharness.report.html.site import compare_command, compare_side
 from evalharness.report.markdown import SECRET, option_lines, rerun_command, run_facts
+from evalharness.report.noise import HEADERS, NOTE, NUM_TEXT_COLUMNS, noise_lines, noise_summary
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import duration_text, when_finite
 from evalharness.report.what_broke import LEGEND
@@ -128,6 +129,7 @@ def _context(tables: RunTables, order: Sequence[int], pages: Mapping[str, range]
         "problems": broke.problem_lines(tables),
         "breakdowns": overview.breakdowns(tables, aims),
         "given_tables": overview.given_tables(tables),
+        "noise": _noise(run),
         "run_facts": list(run_facts(run)),
         "engines": [_engine(entry) for entry in entries_of(run.get("engines"))],
         "options_chosen": chosen,
@@ -139,6 +141,13 @@ def _context(tables: RunTables, order: Sequence[int], pages: Mapping[str, range]
         "compare_command": _compare_command(tables),
         "num_rows": tables.num_rows,
     }
+
+
+def _noise(run: RunFile) -> dict[str, Any] | None:
+    """Return what the run's repeats say (--noise); None where there were none."""
+    summary = noise_summary(run)
+    headers = [(name, NUM_TEXT_COLUMNS <= place < len(HEADERS) - 1) for place, name in enumerate(HEADERS)]
+    return {"summary": summary[:1].upper() + summary[1:], "note": NOTE, "headers": headers, "lines": noise_lines(run)} if summary else None
 
 
 def _compare_command(tables: RunTables) -> str:

@@ -20,7 +20,7 @@ from evalharness.report.writing import make_folder, report_file
 
 COLUMNS = [
     "track", "step", "epoch", "checkpoint", "runs", "kind", "eval", "test", "slice_key", "slice_value", "metric", "value", "low", "high",
-    "interval", "n", "direction", "is_best", "alike_best", "asked_otherwise",
+    "interval", "n", "direction", "is_best", "alike_best", "asked_otherwise", "noise_floor",
 ]  # fmt: skip
 """`kind`: metric (all cases), slice, throughput (of the run that measured the checkpoint last). `alike_best`: the cases do not tell
 this checkpoint from the best one."""
@@ -44,14 +44,15 @@ def _values(timeline: Timeline) -> Iterator[list[Any]]:
             best = None if curve.best is None else int(value.place == curve.best.point)
             alike = None if curve.best is None else int(value.place in curve.best.alike)
             numbers = [value.mean, value.low, value.high, value.interval, value.n, curve.direction, best, alike]
-            yield [*_point_cells(timeline, value.place), *head, *numbers, timeline.track.points[value.place].asked_otherwise]
+            asked = timeline.track.points[value.place].asked_otherwise
+            yield [*_point_cells(timeline, value.place), *head, *numbers, asked, curve.floor]
 
 
 def _throughput(timeline: Timeline) -> Iterator[list[Any]]:
     for place, point in enumerate(timeline.track.points):
         for name in _THROUGHPUT:
             if isinstance(point.throughput.get(name), (int, float)):
-                yield [*_point_cells(timeline, place), "throughput", "", "", "", "", name, point.throughput[name], *[""] * 8]
+                yield [*_point_cells(timeline, place), "throughput", "", "", "", "", name, point.throughput[name], *[""] * 9]
 
 
 def _flips(timeline: Timeline) -> Iterator[list[Any]]:

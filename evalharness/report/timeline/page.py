@@ -153,9 +153,10 @@ def best_note(timeline: Timeline, curve: Curve) -> str:
     if curve.best is None:
         return ""
     alike = [point_name(timeline, place) for place in curve.best.alike]
+    noise = "" if math.isnan(curve.floor) else f" (noise ±{number_text(curve.floor)})"
     if len(alike) == curve.best.num_compared:
-        return "no significant difference"
-    return f"not significantly better than {', '.join(alike)}" if alike else "significantly better than all others"
+        return f"no significant difference{noise}"
+    return f"{'not' if alike else ''} significantly better than {', '.join(alike) or 'all others'}{noise}".lstrip()
 
 
 class Fall(NamedTuple):

@@ -16,6 +16,7 @@ from evalharness.backends.base import Completion
 from evalharness.backends.hf import fixed_cache
 from evalharness.backends.hf.fixed_cache import FixedDecoder, Unfit, why_not_fixed
 from tests.backends.hf_models import END_ID, VOCAB_SIZE, draw_wide, ids, load, make_llama, mixed_prompts, prompt, run
+from tests.backends.vllm_models import chat, noise, prompt_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("torch_in_one_thread")]
 
@@ -97,6 +98,23 @@ def test_other_shapes_give_the_same(tmp_path: Any, steps: list[int], hf_text_che
     assert ids(fixed) == ids(growing)
 
 
+def test_photos_of_different_sizes_beside_texts_give_the_same(
+    hf_vlm_backend: Any, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hf_vlm_backend, "_steps", fixed_cache.Steps(are_fixed=False))
+    tokenizer = hf_vlm_backend.tokenizer
+    photos = {0: [(64, 48)], 2: [(300, 200)], 3: [(33, 200), (64, 64)], 5: [(120, 120)]}
+    prompts = []
+    for index in range(6):
+        images = [noise(*size, seed=index) for size in photos.get(index, ())]
+        prompts.append(prompt_of(tokenizer, chat("what is it? " * (1 + index), len(images)), index, images, max_new_tokens=60))
+    growing, fixed = both(hf_vlm_backend, prompts)
+    assert hf_vlm_backend._steps.are_fixed, hf_vlm_backend._steps.problem
+    assert hf_vlm_backend._steps.checked == {True, False}
+    assert ids(fixed) == ids(growing)
+    assert {index: made.image_grids for index, made in fixed.items()} == {index: made.image_grids for index, made in growing.items()}
+
+
 def test_a_model_whose_steps_differ_goes_on_with_a_growing_cache(backend: Any, steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     forward = FixedDecoder._forward
     monkeypatch.setattr(FixedDecoder, "_forward", lambda self: forward(self).roll(1, -1))
@@ -120,9 +138,10 @@ def test_what_fails_later_is_run_again_from_the_prompts(backend: Any, steps: lis
 
 
 def test_models_with_more_than_keys_and_values_or_another_attention_are_not_tried(backend: Any, hf_text_checkpoint: Any) -> None:
-    assert why_not_fixed(backend.model, None) == "it keeps more than keys and values by row"
+    assert why_not_fixed(backend.model, None, has_images=False) == "it keeps more than keys and values by row"
+    assert why_not_fixed(backend.model, object(), has_images=True) == "it is not known how it places images"
     eager = load(hf_text_checkpoint, attn_implementation="eager")
-    assert why_not_fixed(eager.model, object()) == "its attention is 'eager', not 'sdpa'"
+    assert why_not_fixed(eager.model, object(), has_images=False) == "its attention is 'eager', not 'sdpa'"
 
 
 class EndsAndBans:

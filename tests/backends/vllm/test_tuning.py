@@ -6,13 +6,14 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evalharness.backends.base import Prompt
 from evalharness.backends.vllm import tuning
 from evalharness.backends.vllm.tuning import RowTuner, RowTuning
-from tests.backends.vllm_models import chat, completions, prompt_of
+from tests.backends.vllm_models import chat, completions, plan, prompt_of
 
 if TYPE_CHECKING:
     from evalharness.backends.vllm.backend import VllmBackend
@@ -41,7 +42,8 @@ class Simulated:
             done = [row for row in rows if row[0] == row[1]]
             rows = [row for row in rows if row[0] != row[1]]
             if num_left and tuner.is_measuring:
-                tuner.note(len(rows), len(done), sum(row[1] for row in done), sum(row[1] for row in rows))
+                going = sum(row[1] for row in rows)
+                tuner.note(len(rows), len(done), sum(row[1] for row in done), lambda going=going: going)  # type: ignore[misc]
         return self.clock - began
 
 
@@ -118,3 +120,28 @@ def test_a_machine_is_told_by_plain_json(vllm_vlm_backend: VllmBackend) -> None:
     machine = tuning.machine_of(vllm_vlm_backend._engine.config, vllm_vlm_backend._arguments, vllm_vlm_backend._versions())
     assert json.loads(json.dumps(machine, default=str))["scheduler"][0] == vllm_vlm_backend._window // 2
     assert machine["model"]["architectures"]
+
+
+def asked(num_tokens: int, max_new_tokens: int = 16, **more: Any) -> Prompt:
+    return Prompt(0, "", (5,) * num_tokens, num_tokens, plan(max_new_tokens=max_new_tokens), **more)
+
+
+def test_each_kind_of_requests_has_a_number_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tuning_ = RowTuning(64, {})
+    assert tuning_.begin(asked(100)) == 128
+    for following in (asked(100), asked(130), asked(20), None, asked(99), asked(900, 512), asked(900, response_ids=(5,)), asked(90)):
+        assert tuning_.note(64, 1, 16, lambda: 0, following) == 128
+    assert list(tuning_.facts()) == ["prompts up to 128 tokens, answers up to 16", "prompts up to 1024 tokens, answers up to 512"]
+
+
+def test_an_engine_that_runs_empty_is_no_measure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "MIN_SECONDS", 0.0)
+    tuning_ = RowTuning(8, {})
+    tuning_.begin(asked(100))
+    for _ in range(20):  # seven at most are under way: tests are waited for
+        assert tuning_.note(7, 4, 64, lambda: 0, None) == 16
+    ((_, facts),) = tuning_.facts().items()
+    assert facts["how"] == "measuring"
+    assert facts["tokens_per_s"] == {}

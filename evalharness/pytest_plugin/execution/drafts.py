@@ -1,0 +1,85 @@
+"""Which recorded answers are drafts for this run's: `--draft-from`, resolved once, and looked up for each request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evalharness.api.errors import ConfigError, RecordError
+from evalharness.config import RunConfig
+from evalharness.runs.run_file import find_latest, is_latest, read_run
+from evalharness.runs.schema import DraftFacts, RunFile, entries_of
+
+if TYPE_CHECKING:
+    from evalharness.runs.drafts import RecordedAnswers
+
+NONE = "none"
+SHORTEST = 16
+"""Tokens of an answer, on average, from which drafts can pay: most of a shorter one's time goes into its prompt."""
+
+
+def resolve_drafts(run: RunConfig) -> tuple[RunConfig, DraftFacts | None]:
+    """Return the run with the path of the run that drafts come from, and what run.json says of it; `ConfigError` for no such run.
+
+    `latest` stays where no run is complete: drafts then come from this run's own answers.
+    """
+    asked = run.draft_from
+    if asked is None or asked == NONE:
+        return run, None
+    facts: DraftFacts = {"asked": asked, "run": None, "why_off": ""}
+    try:
+        path = find_latest(asked, Path(run.report_dir)) if is_latest(asked) else _named(asked, Path(run.report_dir))
+    except RecordError as error:
+        if not is_latest(asked):
+            raise ConfigError(f"--draft-from {asked}: {error}") from error
+        return replace(run, draft_from="latest"), facts
+    earlier = read_run(path)
+    facts["run"] = str(earlier.get("run_id") or path.name)
+    mean = _mean_tokens(earlier)
+    if mean is not None and mean < SHORTEST:
+        facts["why_off"] = f"its answers have {mean:.1f} tokens on average, too few for drafts to pay (from {SHORTEST} on)"
+        return replace(run, draft_from=NONE), facts
+    return replace(run, draft_from=str(path.absolute())), facts
+
+
+def _named(asked: str, report_dir: Path) -> Path:
+    path = next((path for path in (Path(asked), report_dir / asked) if (path / "journal").is_dir()), None)
+    if path is None:
+        raise RecordError(f"no run directory with a journal, neither {asked} nor {report_dir / asked}; give a run, latest or none")
+    return path
+
+
+def _mean_tokens(run: RunFile) -> float | None:
+    entries = entries_of(run.get("throughput"))
+    num_made = sum(entry.get("num_generations", 0) for entry in entries)
+    return sum(entry.get("num_completion_tokens", 0) for entry in entries) / num_made if num_made else None
+
+
+class Drafts:
+    """The drafts of one process's requests. `is_on`: whether engines are to check drafts at all."""
+
+    def __init__(self, run: RunConfig, on_notice: Callable[[str], None]) -> None:
+        self._asked = run.draft_from
+        self._on_notice = on_notice
+        self.is_on = self._asked is not None and self._asked != NONE
+
+    @cached_property
+    def _answers(self) -> RecordedAnswers | None:
+        if not self.is_on or self._asked is None or is_latest(self._asked):
+            return None
+        from evalharness.runs.drafts import RecordedAnswers  # few runs have any
+
+        path = Path(self._asked)
+        try:
+            return RecordedAnswers(path, [str(entry.get("id")) for entry in entries_of(read_run(path).get("engines"))])
+        except RecordError as error:  # drafts save time; nothing depends on them
+            self._on_notice(f"no drafts from the earlier run: {error}")
+            return None
+
+    def of(self, engine: str, eval_name: str, case_id: str, place: tuple[int, ...]) -> Callable[[], Sequence[int]] | None:
+        """Return what gives the recorded answer to a case when it is needed; `place`: its sample, or step and request."""
+        answers = self._answers
+        return None if answers is None else partial(answers.find, engine, eval_name, case_id, place)

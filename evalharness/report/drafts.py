@@ -1,0 +1,32 @@
+"""What drafts have brought, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from evalharness.report.text import terminal_text, when_finite
+from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
+
+
+def draft_lines(run: RunFile) -> Iterator[str]:
+    """Yield a sentence for each engine that checked drafts, or why there were none; nothing for a run without --draft-from."""
+    facts = run.get("drafts")
+    if not facts or not isinstance(facts, dict):
+        return
+    source = f"run {text_of(facts.get('run'))}" if facts.get("run") else "this run's own answers"
+    if facts.get("why_off"):
+        yield terminal_text(f"no drafts from {source}: {text_of(facts.get('why_off'))}", 400)
+        return
+    for entry in entries_of(run.get("throughput")):
+        sums = mapping(entry.get("drafts"))
+        names = ("num_drafted", "num_taken", "num_tokens", "num_row_steps", "num_found", "num_answers", "saved_s")
+        drafted, taken, tokens, steps, found, answers, saved_s = (when_finite(sums.get(name)) or 0.0 for name in names)
+        if not steps:
+            continue
+        rate = f"{taken / drafted:.0%} of {drafted:,.0f} drafted tokens were the model's own" if drafted else "none were drafted"
+        time = f"{saved_s:,.1f} s saved" if saved_s >= 0 else f"{-saved_s:,.1f} s lost"
+        yield terminal_text(
+            f"drafts from {source} on {text_of(entry.get('engine'))}: {found:,.0f} of {answers:,.0f} answers had one; {rate}, "
+            f"{tokens / steps:.1f} tokens a step; about {time}",
+            400,
+        )
