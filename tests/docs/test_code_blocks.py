@@ -1,6 +1,6 @@
 """Every block of code in the documentation runs, or is at least what its tool takes.
 
-Languages of blocks: `python`, `bash`, `console` (commands with what they print), `json`, `toml`, `yaml`, and `text` for all that no tool reads.
+Languages of blocks: `python`, `bash`, `console` (commands with what they print), `json`, `toml`, `yaml`, and `text` for what no tool reads.
 Python runs here with the backend `fake`, or, where it needs a model, in the test that `RUN_BY` names.
 """
 
