@@ -26,6 +26,8 @@ from evalharness.backends.base import Prompt
 GAIN = 1.05
 """How many times as fast as vLLM's own number another must be to be taken: two measurements of one number differ by some percent."""
 STILL_WORTH_HALVING = 0.95
+HOPELESS = 0.85
+"""A number at whose first quarter this share of the fastest rate is not reached is measured no further: looking costs time, too."""
 MOST_HALVINGS = 3
 MIN_SECONDS = 2.0
 _ALIKE = 8
@@ -52,6 +54,8 @@ class RowTuner:
     _began: tuple[float, int] | None = None
     """When the measurement began, and how many tokens had been made by then."""
     _num_finished_tokens: int = 0
+    _is_promising: bool = False
+    """Whether the first quarter of a measurement gave no reason to end it."""
 
     def __post_init__(self) -> None:
         self.rows = self.rows or self.most
@@ -69,7 +73,7 @@ class RowTuner:
 
     def start_anew(self) -> None:
         """Forget the measurement under way: the engine runs empty, or starts empty."""
-        self._began, self._num_settling = None, self.rows // 2
+        self._began, self._num_settling, self._is_promising = None, self.rows // 2, False
 
     def note(self, num_running: int, num_finished: int, num_new_tokens: int, num_tokens_running: Callable[[], int | None]) -> bool:
         """Take down one look at the engine; return whether a number has now been measured.
@@ -84,15 +88,22 @@ class RowTuner:
             return False
         self._num_measured += num_finished
         seconds = self.now() - self._began[0]
-        if self._num_measured < self.rows or seconds < MIN_SECONDS:
+        if self._num_measured < self.rows / 4 or seconds < MIN_SECONDS / 4:
             return False
-        self.rates[self.rows] = (self._num_finished_tokens + (num_tokens_running() or 0) - self._began[1]) / seconds
+        is_whole = self._num_measured >= self.rows and seconds >= MIN_SECONDS
+        if not is_whole and (self._is_promising or not self.rates):
+            return False
+        rate = (self._num_finished_tokens + (num_tokens_running() or 0) - self._began[1]) / seconds
+        self._is_promising = not is_whole and rate >= HOPELESS * max(self.rates.values())
+        if self._is_promising:
+            return False
+        self.rates[self.rows] = rate
         self._go_on()
         return True
 
     def _go_on(self) -> None:
         """Try half as many rows as before, or choose."""
-        self._began, self._num_settling = None, 0
+        self._began, self._num_settling, self._is_promising = None, 0, False
         fastest, least = max(self.rates.values()), min(self.rates)
         half = least // 2
         if self.rates[least] >= STILL_WORTH_HALVING * fastest and half >= max(1, self.most >> MOST_HALVINGS):
