@@ -73,29 +73,31 @@ class Pace:
     def __init__(self) -> None:
         self._with: deque[tuple[float, float]] = deque(maxlen=_NUM_COMPARED)
         """Seconds and tokens of a row in a drafted step."""
-        self._ratios: deque[float] = deque(maxlen=_NUM_LOOKS)
-        """Seconds of a row without drafts, by those with."""
+        self._gains: deque[float] = deque(maxlen=_NUM_LOOKS)
+        self._without: deque[float] = deque(maxlen=_NUM_LOOKS)
+        """Seconds of a row in a step without drafts."""
         self._num_steps = 0
         self._off_until = 0
         self.saved_s = self.lost_s = 0.0
 
     def note(self, num_rows: int, num_tokens: int, seconds: float, *, drafted: bool) -> None:
         """Note a step in which every row went on."""
+        row_s = seconds / num_rows
         if drafted:
-            self._with.append((seconds / num_rows, num_tokens / num_rows))
-            if self._ratios:
-                gain_s = seconds * (median(self._ratios) * num_tokens / num_rows - 1)
+            self._with.append((row_s, num_tokens / num_rows))
+            if self._without:
+                gain_s = num_tokens * median(self._without) - seconds
                 self.saved_s += max(0.0, gain_s)
                 self.lost_s += max(0.0, -gain_s)
-        elif self._with:
-            self._ratios.append(seconds / num_rows / median(row_s for row_s, _ in self._with))
+            return
+        self._without.append(row_s)
+        if self._with:
+            self._gains.append(row_s / median(with_s for with_s, _ in self._with) * fmean(num for _, num in self._with))
 
     @property
     def gain(self) -> float | None:
         """How many times as fast steps with drafts are; None while too little is known."""
-        if len(self._ratios) < _NUM_LOOKS or not self._with:
-            return None
-        return median(self._ratios) * fmean(num_tokens for _, num_tokens in self._with)
+        return median(self._gains) if len(self._gains) == _NUM_LOOKS else None
 
     def wants_drafts(self) -> bool:
         """Return whether the next step is to have drafts."""
@@ -106,7 +108,7 @@ class Pace:
         if gain is not None and gain < 1:
             self._off_until = self._num_steps + _OFF_FOR
             self._with.clear()  # then all is measured anew: another eval may have begun
-            self._ratios.clear()
+            self._gains.clear()
             return False
         return self._num_steps % (_EARLY if gain is None else _LATE) != 0
 
