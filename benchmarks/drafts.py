@@ -143,7 +143,7 @@ def measure(step: str, checkpoint: Path, num_prompts: Sequence[int], shares: Seq
                     made = [list(results[number].token_ids) for number in range(num)]  # type: ignore[union-attr]
                 seconds = time.perf_counter() - started
                 yield {
-                    "step": step,
+                    "step": f"{step}, {drafts.LONGEST} tokens" if step == "drafted" else step,
                     "prompts": num,
                     "wrong": share,
                     "seconds": round(seconds, 2),
@@ -231,7 +231,9 @@ def run_steps(options: argparse.Namespace) -> int:
     started, prepared = time.monotonic(), prepare(options.folder, options.kind)
     print(f"prepared {prepared} in {time.monotonic() - started:.0f} s", flush=True)
     cards = _cards()
-    waiting = [step for step in STEPS if step in (options.steps or STEPS) and not (options.folder / f"drafts-{step}.done").exists()]
+    waiting = [step for step in STEPS if step in (options.steps or STEPS)]
+    if not options.again:
+        waiting = [step for step in waiting if not (options.folder / f"drafts-{step}.done").exists()]
     running: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
     failed = 0
     while (waiting or running) and time.monotonic() - started < options.limit_s:
@@ -278,6 +280,8 @@ def main() -> int:
     parser.add_argument("--kind", default="4b", choices=["4b", "1b", "small"])
     parser.add_argument("--prompts", default="64,1024")
     parser.add_argument("--drafts", default="0.03,0,1")
+    parser.add_argument("--longest", type=int, default=drafts.LONGEST, help="Drafted tokens of a row in one step")
+    parser.add_argument("--again", action="store_true", help="Run steps that are done once more")
     parser.add_argument("--limit-s", type=float, default=230)
     parser.add_argument("--only", choices=STEPS, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -286,6 +290,7 @@ def main() -> int:
     if options.only:
         prompts, shares = [int(num) for num in options.prompts.split(",")], [float(share) for share in options.drafts.split(",")]
         checkpoint = options.folder / f"chain-{options.kind}"
+        drafts.LONGEST = options.longest
         rows = flips(max(prompts)) if options.only == "flips" else measure(options.only, checkpoint, prompts, shares)
         for row in rows:
             print(row, flush=True)
