@@ -171,14 +171,16 @@ class _Drafted:
                 problem = f"the model gave no usable scores (NaN, infinite, or every token banned) at token {len(going.made)}"
                 done.append((prompt.index, failure_of(BackendError(problem))))
                 continue
-            self._drafts.drafter.take(going.name, token_ids)
+            num_before = len(going.made)
             ended = going.take(token_ids)
+            self._drafts.drafter.take(going.name, going.made[num_before:])
             if ended is None:
                 stay.append(column)
                 continue
             self._drafts.drafter.end(going.name)
             stopped_by: Any = ended[0]
-            done.append(Completion(prompt.index, tuple(going.made), len(going.row.token_ids), stopped_by))
+            row = going.row
+            done.append(Completion(prompt.index, tuple(going.made), len(row.token_ids), stopped_by, image_grids=row.image_grids))
         self._runner.work.step(len(self.going), time.monotonic())
         if len(stay) < len(self.going):
             self._keep(stay)

@@ -27,7 +27,7 @@ MAX_ROWS = 256
 """Rows at once; more only make the steps longer that all rows wait for."""
 MEMORY_SHARE = 0.06
 """Of a GPU's memory, for the scores of drafted tokens. vLLM does not count them when it measures what it may take for its cache."""
-_BYTES_PER_SCORE = 12
+BYTES_PER_SCORE = 12
 """Of one token of the vocabulary at one drafted token: as the model gives it, in float32, and a copy that is sampled from."""
 _DRAFT = "evalharness_draft"
 _PROPOSER = "evalharness.backends.vllm.drafts.JournalProposer"
@@ -62,7 +62,7 @@ def draft_arguments(arguments: Mapping[str, Any], vocab_size: int, memory_bytes:
     rows, longest = min(MAX_ROWS, int(arguments.get("max_num_seqs") or MAX_ROWS)), LONGEST
     made: dict[str, Any] = {}
     if memory_bytes is not None:
-        num_scores = int(MEMORY_SHARE * memory_bytes / (_BYTES_PER_SCORE * vocab_size))
+        num_scores = int(MEMORY_SHARE * memory_bytes / (BYTES_PER_SCORE * vocab_size))
         longest = max(1, min(longest, num_scores // rows - 1))
         rows = max(1, min(rows, num_scores // (longest + 1)))
         made["gpu_memory_utilization"] = round((arguments.get("gpu_memory_utilization") or default_share) - MEMORY_SHARE, 4)
