@@ -8,7 +8,7 @@ The checkpoint has the shape of Qwen3-4B and does all of its work, but each toke
 known beforehand and no rounding can change them. A draft is such an answer, with tokens replaced, left out and put in; other answers of the
 run, which hold all of its few sequences, are not searched. `default` and `rows` are without drafts; `default` is `LLM.generate`
 itself, the others are the harness's engine. `flips` asks a trained checkpoint in bfloat16, where near-ties may fall either way: 256 rows at
-once, 64, and 256 with the first answers as drafts.
+once, 64, an engine for drafts that is given none, and with the first answers as drafts.
 Results go into FOLDER/drafts.jsonl too, and `table` prints them all.
 """
 
@@ -202,13 +202,14 @@ def flips(num_prompts: int) -> Iterator[dict[str, Any]]:
     first: list[tuple[int, ...]] = []
     for how in ("rows", "few", "drafts"):
         with opened(checkpoint, how, eager=True) as engine:
-            given = [partial(tuple, ids) for ids in first] if how == "drafts" else ()
-            results = dict(engine.stream(requests, options, drafts=given))
-            made = [results[number].token_ids for number in range(num_prompts)]  # type: ignore[union-attr]
-            first = first or made
-            equal = sum(ids == before for ids, before in zip(made, first, strict=True))
-            dtype = engine.describe()["dtype"]
-            yield {"step": f"flips {how} ({dtype})", "prompts": num_prompts, "equal": equal, **counts_since(engine, {})}
+            for has_drafts in (False, True) if how == "drafts" else (False,):
+                given = [partial(tuple, ids) for ids in first] if has_drafts else ()
+                before, results = engine.work(), dict(engine.stream(requests, options, drafts=given))
+                made = [results[number].token_ids for number in range(num_prompts)]  # type: ignore[union-attr]
+                first = first or made
+                equal = sum(ids == expected for ids, expected in zip(made, first, strict=True))
+                name = f"flips {how}{'' if has_drafts or how != 'drafts' else ', none given'} ({engine.describe()['dtype']})"
+                yield {"step": name, "prompts": num_prompts, "equal": equal, **counts_since(engine, before)}
 
 
 def table(path: Path) -> None:

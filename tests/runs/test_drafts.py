@@ -24,6 +24,9 @@ def line(engine: str, case: str, ids: list[int], kind: str = "generation", **pla
     return json.dumps(values, separators=(",", ":")) + "\n"
 
 
+ROW = '{"kind":"row","case_id":"one"}\n'
+
+
 def run_of(tmp_path: Path, **journals: str) -> Path:
     (tmp_path / "journal").mkdir()
     for name, content in journals.items():
