@@ -1,6 +1,6 @@
 """Every block of code in the documentation runs, or is at least what its tool takes.
 
-Languages of blocks: `python`, `bash`, `console` (commands with what they print), `json`, `toml`, and `text` for all that no tool reads.
+Languages of blocks: `python`, `bash`, `console` (commands with what they print), `json`, `toml`, `yaml`, and `text` for what no tool reads.
 Python runs here with the backend `fake`, or, where it needs a model, in the test that `RUN_BY` names.
 """
 
@@ -46,7 +46,7 @@ SCRIPTS = [block for block in HERE if "def test_" not in block.text]
 
 
 def test_every_block_says_its_language() -> None:
-    assert {block.language for block in blocks()} == {"python", "bash", "console", "json", "toml", "text"}
+    assert {block.language for block in blocks()} == {"python", "bash", "console", "json", "toml", "yaml", "text"}
     indented = re.compile(r"\n\n {4}\S")
     assert [page for page in PAGES if page != "CHANGELOG.md" and indented.search(without_blocks(page))] == []
     assert all((ROOT / test).is_file() for test in RUN_BY.values())
@@ -94,10 +94,12 @@ def test_a_script_of_the_pages_runs(block: Block) -> None:
     exec(compile(block.text.replace('"hf"', '"fake"').replace("path/to/checkpoint", "echo"), str(block), "exec"), {})
 
 
-@pytest.mark.parametrize("block", blocks("json", "toml"), ids=str)
+@pytest.mark.parametrize("block", blocks("json", "toml", "yaml"), ids=str)
 def test_data_can_be_read(block: Block) -> None:
     if block.language == "toml":
         tomllib.loads(block.text)
+    elif block.language == "yaml":
+        pytest.importorskip("yaml").safe_load(block.text)  # brought by engines and by Ray
     else:
         assert all(isinstance(json.loads(line), dict) for line in block.text.splitlines())
 

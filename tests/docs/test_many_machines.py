@@ -15,7 +15,7 @@ import pytest
 from tests.pytest_plugin.project import eval_module, unwanted
 
 PAGE = Path(__file__).parents[2] / "docs" / "many_machines.md"
-ARRAY, MERGE, NIGHTLY, *_ = re.findall(r"```bash\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+_, _RAY, ARRAY, MERGE, NIGHTLY, *_ = re.findall(r"```bash\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 [CRON] = re.findall(r"^15 2,5 \* \* \*  (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
 EVAL = eval_module("""
 pytestmark = pytest.mark.eval(cases=lambda d: [Case(id=f"c{i}") for i in range(7)], request=ask)

@@ -13,6 +13,7 @@ list. Ten thousand cases of twenty scores take about a megabyte, most of it thei
 from __future__ import annotations
 
 import json
+import math
 import os
 import string
 from collections.abc import Iterable, Mapping, Sequence
@@ -285,7 +286,7 @@ def read_baseline(path: Path) -> Side:
 
 
 def _noise_json(key: tuple[str, str, str], noise: Noise) -> dict[str, Any]:
-    values = {name: None if value != value else round(value, 9) for name, value in noise._asdict().items()}
+    values = {name: round(value, 9) if math.isfinite(value) else None for name, value in noise._asdict().items()}
     return {**dict(zip(("eval", "test", "metric"), key, strict=True)), **values}
 
 

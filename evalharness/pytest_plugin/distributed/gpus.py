@@ -30,7 +30,6 @@ from evalharness.hardware.devices import (
     visible_cards,
     worker_cards,
 )
-from evalharness.pytest_plugin.distributed.ray_workers import auto_num_workers as auto_in_cluster, cluster_of
 from evalharness.pytest_plugin.options import asked_on_command_line, resolve_run_config
 from evalharness.runs.run_file import read_run
 
@@ -97,6 +96,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     run = _with_earlier_options(resolve_run_config(config))
     try:
         if run.executor == "ray":
+            from evalharness.pytest_plugin.distributed.ray_workers import auto_num_workers as auto_in_cluster, cluster_of
+
             return auto_in_cluster(run, cluster_of(config, run))
         return auto_num_workers(run, os.environ, _installed(run), num_cores())
     except ConfigError as error:
