@@ -93,7 +93,7 @@ def test_a_unit_that_is_taken_over_comes_with_what_is_known_of_it(tmp_path: Path
     host.home.put(files)
     takeover = takeover_of(host.home.copy, UNIT, "a", session)
     assert takeover is not None
-    assert takeover.nodeids == {"x"}
+    assert takeover.nodeids == frozenset({"x"})
     assert (takeover.recorded("c0") is not None) == (session == 0), "a resumed run generates failures again"
 
 
