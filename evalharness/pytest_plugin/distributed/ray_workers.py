@@ -20,7 +20,7 @@ from evalharness.config import RunConfig
 from evalharness.config.checks import possible_backends
 from evalharness.hardware.devices import CORES_PER_WORKER, MASK, cards_per_engine, spans_hosts, uses_cards
 from evalharness.pytest_plugin.distributed._xdist_internals import WorkersFromElsewhere, on_events
-from evalharness.pytest_plugin.distributed.home import FILE, TAKE, HomeFiles, recorded_files, takeover_files
+from evalharness.pytest_plugin.distributed.home import FILES, TAKE, HomeFiles, recorded_files, takeover_files
 from evalharness.pytest_plugin.distributed.ray_cluster import Cluster, Host, Needs, WorkerChannel
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
@@ -170,7 +170,7 @@ class RayWorkers:
 
     def configure(self, node: Any) -> dict[str, Any]:
         """Return what a worker is told of being elsewhere, and take the files that it sends."""
-        on_events(node, {FILE: self._files.take})
+        on_events(node, {FILES: self._files.take})
         node.workerinput["workercount"] = self._context.num_workers
         context = self._context
         return {"recorded": recorded_files(context.run_dir, context.session_number, node.gateway) if context.session_number else {}}

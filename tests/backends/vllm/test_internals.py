@@ -118,6 +118,7 @@ def test_the_parts_that_are_read_from_the_source_are_there() -> None:
         assert limits_in(folder).get(name), lacks(f"v1/worker/gpu/sample/logit_bias.py: {name}")
 
 
+@pytest.mark.engine
 def test_an_engine_is_given_the_places_that_ray_has_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     from vllm.engine import arg_utils

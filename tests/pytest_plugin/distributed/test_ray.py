@@ -41,7 +41,7 @@ def hosts() -> Iterator[RayHosts]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    slower = CONFTEST.replace("0.01", "0.04") + KILLED_ONCE
+    slower = CONFTEST.replace("0.01", "0.03") + KILLED_ONCE
     return Project(tmp_path / "project").write(conftest=slower, **{name: HEADER + CASES + text for name, text in EVALS.items()})
 
 
