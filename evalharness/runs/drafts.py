@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from evalharness.api.errors import RecordError
 from evalharness.runs.files import numbered_lines, open_for_reading
 from evalharness.runs.journal import journals_of
@@ -27,6 +25,8 @@ class RecordedAnswers:
     """The answers in a run's journals. `engines`: ids of its engines, the one to be preferred last."""
 
     def __init__(self, run_dir: Path, engines: Sequence[str]) -> None:
+        import numpy as np
+
         self._engines = tuple(engines)
         self._run_dir = run_dir
         self._paths = journals_of(run_dir)
@@ -60,8 +60,8 @@ class RecordedAnswers:
         `place`: the sample, or step and request.
         """
         for name in (engine, *reversed(self._engines)):
-            key = np.uint64(_key(name, eval_name, case_id, place))
-            index = int(np.searchsorted(self._keys, key, side="right")) - 1
+            key = self._keys.dtype.type(_key(name, eval_name, case_id, place))
+            index = int(self._keys.searchsorted(key, side="right")) - 1
             if index >= 0 and self._keys[index] == key:
                 return self._read(index)
         return []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.config import RunConfig
 from evalharness.runs.run_file import find_latest, is_latest, read_run
-from evalharness.runs.schema import DraftFacts, RunFile, entries_of
+from evalharness.runs.schema import DraftFacts, Throughput, entries_of
 
 if TYPE_CHECKING:
     from evalharness.runs.drafts import RecordedAnswers
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 NONE = "none"
 SHORTEST = 16
 """Tokens of an answer, on average, from which drafts can pay: most of a shorter one's time goes into its prompt."""
+FEWEST_A_STEP = 2.0
+"""Tokens that a row must gain in a step. Without drafts vLLM plans a step while the one before runs: its steps take half as long."""
 
 
 def resolve_drafts(run: RunConfig) -> tuple[RunConfig, DraftFacts | None]:
@@ -29,7 +31,7 @@ def resolve_drafts(run: RunConfig) -> tuple[RunConfig, DraftFacts | None]:
     asked = run.draft_from
     if asked is None or asked == NONE:
         return run, None
-    facts: DraftFacts = {"asked": asked, "run": None, "why_off": ""}
+    facts: DraftFacts = {"asked": asked, "run": None, "rate_without": None, "why_off": ""}
     try:
         path = find_latest(asked, Path(run.report_dir)) if is_latest(asked) else _named(asked, Path(run.report_dir))
     except RecordError as error:
@@ -38,11 +40,32 @@ def resolve_drafts(run: RunConfig) -> tuple[RunConfig, DraftFacts | None]:
         return replace(run, draft_from="latest"), facts
     earlier = read_run(path)
     facts["run"] = str(earlier.get("run_id") or path.name)
-    mean = _mean_tokens(earlier)
-    if mean is not None and mean < SHORTEST:
-        facts["why_off"] = f"its answers have {mean:.1f} tokens on average, too few for drafts to pay (from {SHORTEST} on)"
-        return replace(run, draft_from=NONE), facts
-    return replace(run, draft_from=str(path.absolute())), facts
+    entries = entries_of(earlier.get("throughput"))
+    facts["rate_without"] = rate_without_drafts(entries)
+    facts["why_off"] = _why_off(entries)
+    return replace(run, draft_from=NONE if facts["why_off"] else str(path.absolute())), facts
+
+
+def _why_off(entries: Sequence[Throughput]) -> str:
+    """Return why the drafts of a run with these figures would not pay, "" where they may."""
+    num_made = sum(entry.get("num_generations", 0) for entry in entries)
+    mean = sum(entry.get("num_completion_tokens", 0) for entry in entries) / num_made if num_made else SHORTEST
+    if mean < SHORTEST:
+        return f"its answers have {mean:.1f} tokens on average, too few for drafts to pay (from {SHORTEST} on)"
+    drafts = [entry.get("drafts", {}) for entry in entries if entry.get("engine", "").startswith("vllm:")]
+    num_steps = sum(each.get("num_row_steps", 0.0) for each in drafts)
+    gained = sum(each.get("num_tokens", 0.0) for each in drafts) / num_steps if num_steps else FEWEST_A_STEP
+    if gained < FEWEST_A_STEP:
+        return f"drafts brought it {gained:.1f} tokens a step, too few to pay (from {FEWEST_A_STEP:g} on); the next run tries again"
+    return ""
+
+
+def rate_without_drafts(entries: Sequence[Throughput]) -> float | None:
+    """Return the tokens of answers per worker-second of a run's engines; None if it had drafts, or nothing was timed."""
+    seconds = sum(entry.get("generation_s", 0.0) for entry in entries)
+    if not seconds or any(entry.get("drafts") for entry in entries):
+        return None
+    return round(sum(entry.get("num_completion_tokens", 0) for entry in entries) / seconds, 1)
 
 
 def _named(asked: str, report_dir: Path) -> Path:
@@ -50,12 +73,6 @@ def _named(asked: str, report_dir: Path) -> Path:
     if path is None:
         raise RecordError(f"no run directory with a journal, neither {asked} nor {report_dir / asked}; give a run, latest or none")
     return path
-
-
-def _mean_tokens(run: RunFile) -> float | None:
-    entries = entries_of(run.get("throughput"))
-    num_made = sum(entry.get("num_generations", 0) for entry in entries)
-    return sum(entry.get("num_completion_tokens", 0) for entry in entries) / num_made if num_made else None
 
 
 class Drafts:

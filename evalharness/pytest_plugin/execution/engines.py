@@ -311,7 +311,7 @@ def how_to_build(spec: EngineSpec, run: RunConfig) -> dict[str, Any]:
             batch_invariant=options["batch_invariant"],
             extra=options["engine_option"],
             tune=options["tune"],
-            drafts=(options["draft_from"] or NONE) != NONE,
+            drafts=spec.backend == "vllm" and (options["draft_from"] or NONE) != NONE,  # hf needs not know before
         ),
         "server_options": ServerOptions(
             server=options["server"],
