@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.config import RunConfig
 from evalharness.runs.run_file import find_latest, is_latest, read_run
-from evalharness.runs.schema import DraftFacts, Throughput, entries_of
+from evalharness.runs.schema import DraftFacts, Throughput, entries_of, mapping, text_of
 
 if TYPE_CHECKING:
     from evalharness.runs.drafts import RecordedAnswers
@@ -48,13 +48,13 @@ def resolve_drafts(run: RunConfig) -> tuple[RunConfig, DraftFacts | None]:
 
 def _why_off(entries: Sequence[Throughput]) -> str:
     """Return why the drafts of a run with these figures would not pay, "" where they may."""
-    num_made = sum(entry.get("num_generations", 0) for entry in entries)
-    mean = sum(entry.get("num_completion_tokens", 0) for entry in entries) / num_made if num_made else SHORTEST
+    num_made = _total(entries, "num_generations")
+    mean = _total(entries, "num_completion_tokens") / num_made if num_made else SHORTEST
     if mean < SHORTEST:
         return f"its answers have {mean:.1f} tokens on average, too few for drafts to pay (from {SHORTEST} on)"
-    drafts = [entry.get("drafts", {}) for entry in entries if entry.get("engine", "").startswith("vllm:")]
-    num_steps = sum(each.get("num_row_steps", 0.0) for each in drafts)
-    gained = sum(each.get("num_tokens", 0.0) for each in drafts) / num_steps if num_steps else FEWEST_A_STEP
+    drafts = [mapping(entry.get("drafts")) for entry in entries if text_of(entry.get("engine")).startswith("vllm:")]
+    num_steps = _total(drafts, "num_row_steps")
+    gained = _total(drafts, "num_tokens") / num_steps if num_steps else FEWEST_A_STEP
     if gained < FEWEST_A_STEP:
         return f"drafts brought it {gained:.1f} tokens a step, too few to pay (from {FEWEST_A_STEP:g} on); the next run tries again"
     return ""
@@ -62,10 +62,16 @@ def _why_off(entries: Sequence[Throughput]) -> str:
 
 def rate_without_drafts(entries: Sequence[Throughput]) -> float | None:
     """Return the tokens of answers per worker-second of a run's engines; None if it had drafts, or nothing was timed."""
-    seconds = sum(entry.get("generation_s", 0.0) for entry in entries)
+    seconds = _total(entries, "generation_s")
     if not seconds or any(entry.get("drafts") for entry in entries):
         return None
-    return round(sum(entry.get("num_completion_tokens", 0) for entry in entries) / seconds, 1)
+    return round(_total(entries, "num_completion_tokens") / seconds, 1)
+
+
+def _total(entries: Sequence[Mapping[str, Any]], name: str) -> float:
+    """Return the sum of a number over entries; others may have written them."""
+    values = [entry.get(name) for entry in entries]
+    return sum(value for value in values if isinstance(value, (int, float)) and 0 <= value < 1e15)
 
 
 def _named(asked: str, report_dir: Path) -> Path:

@@ -57,6 +57,7 @@ def cache_identity(spec: EngineSpec, run: RunConfig, engine: Engine) -> dict[str
         "facts": {name: facts[name] for name in _FACTS if name in facts},
         "versions": installed_versions(_PACKAGES),
         "options": {name: getattr(run, name) for name in _OPTIONS},
+        **({} if run.draft_from in (None, NONE) else {"drafts": True}),  # vLLM then draws with another runner
     }
 
 
