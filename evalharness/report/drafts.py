@@ -27,13 +27,11 @@ def draft_lines(run: RunFile) -> Iterator[str]:
         if not steps:
             continue
         rate = f"{taken / drafted:.0%} of {drafted:,.0f} drafted tokens were the model's own" if drafted else "none were drafted"
-        time = f"{saved_s:,.1f} s saved" if saved_s >= 0 else f"{-saved_s:,.1f} s lost"
+        rate += f", {tokens / steps:.1f} tokens a step"
+        change = f"about {abs(saved_s):,.1f} s {'saved' if saved_s > 0 else 'lost'} against this engine's own steps without drafts"
         seconds, made = when_finite(entry.get("generation_s")), when_finite(entry.get("num_completion_tokens"))
         before = when_finite(facts.get("rate_without"))
         rounds = "" if dtypes.get(text_of(entry.get("engine"))) == "float32" else _ROUNDS
         than = f"; {made / seconds:,.0f} tokens/s a worker, {before:,.0f} in that run without" if seconds and made and before else ""
-        yield terminal_text(
-            f"drafts from {source} on {text_of(entry.get('engine'))}: {found:,.0f} of {answers:,.0f} answers had one; {rate}, "
-            f"{tokens / steps:.1f} tokens a step; about {time} against this engine's own steps without drafts{than}{rounds}",
-            500,
-        )
+        parts = [f"{found:,.0f} of {answers:,.0f} answers had one", rate, *([change] if saved_s else [])]
+        yield terminal_text(f"drafts from {source} on {text_of(entry.get('engine'))}: {'; '.join(parts)}{than}{rounds}", 500)

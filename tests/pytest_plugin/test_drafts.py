@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,18 @@ def test_a_run_with_drafts_of_the_one_before_has_the_same_answers(project: Proje
     assert drafts["num_taken"] > num_tokens / 2
     assert "drafts from run before on hf:" in found.output
     assert "drafts from run before on hf:" in (found.run_dir / "report.md").read_text("utf-8")
+
+
+@pytest.mark.engine
+def test_the_second_checkpoint_of_a_run_takes_drafts_from_the_first(project: Project, hf_text_checkpoint: Path, tmp_path: Path) -> None:
+    (hf_text_checkpoint / "chat_template.jinja").write_text(TEMPLATE)
+    again = shutil.copytree(hf_text_checkpoint, tmp_path / "again")
+    found = run(project, hf_text_checkpoint, "both", f"--model={again}", "--draft-from=latest")
+    first, second = (entry.get("drafts") for entry in found.facts["throughput"])
+    assert first is None  # nothing to follow, so hf ran as ever
+    assert second["num_found"] == second["num_answers"] == len(found.rows)
+    assert second["num_taken"] > second["num_tokens"] / 2
+    assert "drafts from this run's own answers on hf:again: 8 of 8 answers had one" in " ".join(found.output.split())
 
 
 def earlier(folder: Path, *throughput: dict[str, Any], name: str = "earlier") -> Path:

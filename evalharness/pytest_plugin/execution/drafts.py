@@ -87,22 +87,31 @@ class Drafts:
     def __init__(self, run: RunConfig, on_notice: Callable[[str], None]) -> None:
         self._asked = run.draft_from
         self._on_notice = on_notice
+        self._own: RecordedAnswers | None = None
         self.is_on = self._asked is not None and self._asked != NONE
 
     @cached_property
-    def _answers(self) -> RecordedAnswers | None:
-        if not self.is_on or self._asked is None or is_latest(self._asked):
-            return None
+    def _earlier(self) -> RecordedAnswers | None:
+        return None if not self.is_on or self._asked is None or is_latest(self._asked) else self._read(Path(self._asked))
+
+    def _read(self, run_dir: Path) -> RecordedAnswers | None:
         from evalharness.runs.drafts import RecordedAnswers  # few runs have any
 
-        path = Path(self._asked)
         try:
-            return RecordedAnswers(path, [str(entry.get("id")) for entry in entries_of(read_run(path).get("engines"))])
+            return RecordedAnswers(run_dir)
         except RecordError as error:  # drafts save time; nothing depends on them
-            self._on_notice(f"no drafts from the earlier run: {error}")
+            self._on_notice(f"no drafts from {run_dir.name}: {error}")
             return None
+
+    def look_back(self, run_dir: Path) -> None:
+        """Take what other engines of this run have answered so far: checkpoints of one run resemble each other most."""
+        self._own = self._read(run_dir)
 
     def of(self, engine: str, eval_name: str, case_id: str, place: tuple[int, ...]) -> Callable[[], Sequence[int]] | None:
         """Return what gives the recorded answer to a case when it is needed; `place`: its sample, or step and request."""
-        answers = self._answers
-        return None if answers is None else partial(answers.find, engine, eval_name, case_id, place)
+        sources = [source for source in (self._own, self._earlier) if source]
+        return partial(_first, sources, engine, eval_name, case_id, place) if sources else None
+
+
+def _first(sources: Sequence[RecordedAnswers], *case: Any) -> list[int]:
+    return next(filter(None, (source.find(*case) for source in sources)), [])

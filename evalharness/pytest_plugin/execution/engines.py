@@ -238,6 +238,8 @@ class EngineOpening:
         finally:
             self.opening = None
         self.current = engine
+        if self.drafts is not None and opening["how"] != "kept":
+            self.drafts.look_back(context.run_dir)
         engine.on_outcome = None if self.on_outcome is None else partial(self.on_outcome, spec)
         facts = engine.describe()
         problem = None if context.resumed is None else context.resumed.engine_change(spec, facts)
