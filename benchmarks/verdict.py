@@ -7,7 +7,7 @@
 
 The measure is `LLM.generate` on the full set (`raw`), on an engine with the harness's arguments, in a process of its own. `whole` is the
 harness on the full set; the other ways are `--until-certain`, `--draft-from` the baseline run, `--tune` (the first time it measures), fewer
-rows at once, and all of them. Each is a pytest run of its own and starts an engine; *warm* is the engine's work alone, as for the second
+rows at once, and all of them. Each is a pytest run of its own and starts an engine; *warm* is the work alone, as for the second
 checkpoint of a night. Weights are random and the same on both sides, so that the losses are those that the eval plants
 (`verdicts/test_verdicts.py`): none, 2, 5 and 10 points; of shipped checkpoints they are what they are. Token ids of all cases that were
 asked are compared with those of `whole`.

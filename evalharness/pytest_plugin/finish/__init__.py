@@ -155,12 +155,16 @@ def _idle_options(
     """Yield the options of the command line that have turned out to concern nothing in the run."""
     evals, run = list(evals), context.run
     gates = [gate for entry in evals for gates in entry["tests"].values() for gate in gates]
+    has_such_gate = any(gate.startswith("no_regression") for gate in gates)
     reasons = {
         "spot": None if has_spot_checks else "no eval in this run has spot checks",
         "noise": None if has_noise else "no case was asked again",
         "noise_cases": None if run.noise else "it concerns --noise, which is not on",
         "coordinates": None if any(entry.get("takes_coordinates") for entry in evals) else "no test in this run takes `coordinates`",
-        "baseline": None if any(gate.startswith("no_regression") for gate in gates) else "no test in this run has the gate no_regression",
+        **dict.fromkeys(("baseline", "until_certain"), None if has_such_gate else "no test in this run has the gate no_regression"),
+        "until_certain": None
+        if any(gate.startswith("no_regression") for gate in gates)
+        else "no test in this run has the gate no_regression",
         "accept_changes": None if run.resume or run.baseline else "it concerns resumed runs and baselines, and this run has neither",
         **dict.fromkeys(("share_devices", "hang_timeout"), None if context.num_workers else "it concerns workers (-n), and there are none"),
     }
