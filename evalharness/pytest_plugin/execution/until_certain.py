@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DECIDED = "no_regression was decided before (--until-certain)"
 """Why tests are left out."""
-_FEW_GROUPS = 8
+_FEW_CASES = 8
 """As many are known at the first look; then a look follows every fiftieth part more."""
 
 
@@ -202,14 +202,14 @@ class _Decision:
         self._tests = tests
         self._open = [test for each in tests.values() for test in each]
         self._can_be_made = bool(self._open) and all(test.can_prove for test in self._open)
-        self._next_look = _FEW_GROUPS
+        self._next_look = _FEW_CASES
 
     def note(self, ended: Ended) -> bool:
         if not self._can_be_made or not self._open:
             return False
         for test in self._tests.get(ended.test, ()):
             test.note(ended.case_id, ended.scores)
-        num = min(test.num_known_groups for test in self._open)
+        num = min(test.num_known for test in self._open)
         if num < self._next_look:
             return False
         self._next_look = num + max(1, num // 50)

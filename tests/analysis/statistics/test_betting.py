@@ -13,7 +13,7 @@ import pytest
 from evalharness.analysis.statistics.betting import (
     STAKES,
     Drawn,
-    Sums,
+    Scores,
     draw_order,
     estimate,
     greatest_difference,
@@ -30,9 +30,17 @@ def drawn_of(strata: Sequence[int], rates: Sequence[float] = PLAIN) -> Drawn:
     return Drawn(np.array(strata, dtype=np.int64), np.array(rates))
 
 
-def sums_of(sizes: Sequence[float], base: Sequence[float], differences: Sequence[float], known: int | None = None) -> Sums:
-    low = np.array(differences, dtype=float)[:known]
-    return Sums(np.array(sizes, dtype=float), np.array(base, dtype=float), low, low)
+def sums_of(
+    sizes: Sequence[float],
+    base: Sequence[float],
+    differences: Sequence[float],
+    known: int | None = None,
+    groups: Sequence[int] | None = None,
+) -> Scores:
+    places = list(groups or range(len(sizes)))
+    low = [[difference] for difference in differences[:known]]
+    (scores,) = Scores.of_columns(places, [[size] for size in sizes], [[score] for score in base], low, low)
+    return scores
 
 
 def orders(strata: Sequence[int], rates: Sequence[float]) -> list[tuple[float, tuple[int, ...]]]:
@@ -126,6 +134,19 @@ def test_the_wealth_is_that_of_a_plain_loop() -> None:
     known = found < math.inf
     assert known.sum() >= 4
     assert found[known].tolist() == pytest.approx(np.array(course)[known].tolist())
+
+
+def test_only_the_first_case_of_each_group_is_evidence_of_a_regression() -> None:
+    apart = sums_of([1] * 6, [1] * 6, [-1] * 6)
+    together = sums_of([1] * 6, [1] * 6, [-1] * 6, groups=[0, 0, 1, 0, 1, 1])
+    drawn = drawn_of([0] * 6)
+    assert (
+        wealth_against_no_loss(drawn, together).tolist()[::2]
+        == wealth_against_no_loss(drawn, apart).tolist()[:1] + [wealth_against_no_loss(drawn, apart).tolist()[1]] * 2
+    )
+    assert together.is_first.tolist() == [True, False, True, False, False, False]
+    later = sums_of([0, 1, 1], [0, 1, 1], [0, -1, -1], groups=[0, 0, 1])  # the first case has not the score
+    assert later.is_first.tolist() == [False, True, True]
 
 
 def test_what_the_known_groups_exclude_is_certain() -> None:
