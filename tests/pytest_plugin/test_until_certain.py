@@ -46,6 +46,15 @@ def project(project: Project) -> Project:
     return project
 
 
+HALT = """
+import pytest
+ended = []
+
+def pytest_runtest_logfinish(nodeid):
+    ended.append(nodeid)
+    if len(ended) == 30:
+        pytest.exit("enough")
+"""
 SURE = ("--baseline", "reports/base", "--until-certain")
 
 
@@ -83,7 +92,7 @@ class TestVerdict:
         assert states == {"right >= 0.6": (True, None), "high(right) >= 0.1": (None, False)}
         assert "right of all cases is within 0.9" in same.gate("right >= 0.6")["notes"][0]
         assert "not asked (--until-certain), and this gate needs all" in same.gate("high(right) >= 0.1")["reason"]
-        worse = run(project, wrong(range(120)), "worse", *SURE)
+        worse = run(project, wrong(range(230)), "worse", *SURE)
         assert worse.gate("right >= 0.9")["passed"] is False
 
     def test_what_cannot_be_proved_is_asked_whole_and_judged_as_a_whole_run(self, project: Project) -> None:
@@ -137,7 +146,7 @@ class TestWhatComesAfter:
 
     def test_a_resumed_run_ends_where_it_would_have(self, project: Project) -> None:
         whole = run(project, wrong(range(10)), "same", *SURE)
-        project.write(conftest="def pytest_runtest_logfinish(nodeid):\n    import pytest\n    if 'c7]' in nodeid: pytest.exit('enough')\n")
+        project.write(conftest=HALT)
         halted = run(project, wrong(range(10)), "halted", *SURE)
         assert halted.facts["interrupted"] == "enough"
         assert not halted.gate("no_regression(right)").get("judged", True)
