@@ -30,6 +30,9 @@ _PACKAGE = "evalharness"
 AUTO = "auto"
 """Stands for the backend that works best here for a checkpoint; see `evalharness.hardware.auto_backend`."""
 
+PLACEMENT_GROUP = "_EVALHARNESS_PLACEMENT_GROUP"
+"""The variable that names the group of GPUs, in hex, which Ray has reserved for an engine of this process that spans hosts."""
+
 SERVERS = ("vllm", "sglang", "trtllm", "mlx", "max", "openai")
 """Kinds of servers that the openai backend knows; `evalharness.backends.openai.flavours` says how they differ."""
 

@@ -183,6 +183,7 @@ def _circumstances(run: RunFile, engine: EngineEntry) -> dict[str, Any]:
         "chat template": engine.get("template_sha256"),
         "dtype": mapping(engine.get("settings")).get("dtype"),
         "code": f"{commit}{' with uncommitted changes' if git.get('dirty') else ''}" if git else None,
+        "batch-invariant mode": _option(run, "batch_invariant"),
         "seed": _option(run, "seed"),
     }
 

@@ -103,6 +103,8 @@ class RowEnds(transformers.StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         self._num_new = num_new = input_ids.shape[1] - self._width
+        if num_new == 1 and input_ids.is_cuda:
+            torch.cuda.synchronize(input_ids.device)  # once a batch: else reading its prompts would count as the step after it
         self._on_step(self._num_rows, time.monotonic())
         if self._should_stop():
             raise StopRequested

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ import torch
 from evalharness.api.errors import BackendError
 from evalharness.backends.base import BackendOutput, Completion, SamplingPlan, UnderWay, failure_of
 from evalharness.backends.drafting import DraftCounts, Drafter, Pace
-from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested, collate, selectable_cache
+from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested, collate
+from evalharness.backends.hf.fixed_cache import module_with_shifts, plain_cache
 from evalharness.backends.stops import RowEnd
 
 LONGEST = 32
@@ -46,12 +48,14 @@ class HfDrafts:
         """Return whether rows have drafts, and the model and all of the rows' options allow to check them."""
         if not any(row.prompt.draft_ids for row in rows) or not _is_plain(rows[0].prompt.plan) or runner.plugins:
             return False
-        if any(row.per_token or row.per_image for row in rows) or runner.model.config._attn_implementation not in _ATTENTION:
+        if runner.model.config._attn_implementation not in _ATTENTION:
             return False
+        if any(row.per_image for row in rows) and module_with_shifts(runner.model) is None:
+            return False  # it is not known how it places images
         total = self._total
         if runner.steps.are_fixed and total.num_row_steps > _ENOUGH_STEPS and total.num_tokens < _FEWEST_TOKENS * total.num_row_steps:
             return False
-        return selectable_cache(runner.model) is not None
+        return plain_cache(runner.model) is not None
 
     def run(self, rows: Sequence[Row], runner: BatchRunner) -> Iterator[BackendOutput]:
         """Yield one completion per row as rows end; see `BatchRunner.run`."""
@@ -112,7 +116,7 @@ class _Drafted:
         for going in self.going:
             prompt = going.row.prompt
             drafts.drafter.begin(going.name, going.row.token_ids, prompt.draft_ids, frozenset(prompt.plan.stop_token_ids))
-        self._cache = selectable_cache(runner.model)
+        self._cache = plain_cache(runner.model)
         vocab_size = int(runner.model.config.get_text_config().vocab_size)
         self._most = max(1, MAX_SCORES.get(self._device.type, 2**26) // (len(rows) * vocab_size) - 1)
 
@@ -131,8 +135,13 @@ class _Drafted:
     def outputs(self) -> Iterator[BackendOutput]:
         """Yield the rows' completions."""
         inputs = collate([one.row for one in self.going], 0, self._device, self._model.dtype)
-        self._mask = inputs["attention_mask"]
-        first = self._step(inputs["input_ids"], (self._mask.cumsum(-1) - 1).clamp(min=0))
+        token_ids, self._mask = inputs.pop("input_ids"), inputs.pop("attention_mask")
+        self._shifts = torch.zeros((len(self.going), 1), dtype=torch.long, device=self._device)
+        if inputs:  # images: the model works out positions by itself, and says how far the text behind them is shifted
+            first = self._step(token_ids, None, inputs)
+            self._shifts = module_with_shifts(self._model).rope_deltas.to(self._device)
+        else:
+            first = self._step(token_ids, (self._mask.cumsum(-1) - 1).clamp(min=0))
         new_ids: list[list[int] | None] = [_usable(ids) for ids in first]
         since, drafted = time.perf_counter(), False
         while True:
@@ -162,14 +171,16 @@ class _Drafted:
                 problem = f"the model gave no usable scores (NaN, infinite, or every token banned) at token {len(going.made)}"
                 done.append((prompt.index, failure_of(BackendError(problem))))
                 continue
-            self._drafts.drafter.take(going.name, token_ids)
+            num_before = len(going.made)
             ended = going.take(token_ids)
+            self._drafts.drafter.take(going.name, going.made[num_before:])
             if ended is None:
                 stay.append(column)
                 continue
             self._drafts.drafter.end(going.name)
             stopped_by: Any = ended[0]
-            done.append(Completion(prompt.index, tuple(going.made), len(going.row.token_ids), stopped_by))
+            row = going.row
+            done.append(Completion(prompt.index, tuple(going.made), len(row.token_ids), stopped_by, image_grids=row.image_grids))
         self._runner.work.step(len(self.going), time.monotonic())
         if len(stay) < len(self.going):
             self._keep(stay)
@@ -180,10 +191,11 @@ class _Drafted:
         width = 1 + max(map(len, drafts))
         newest = [[one.made[-1], *draft, *(0,) * (width - 1 - len(draft))] for one, draft in zip(self.going, drafts, strict=True)]
         filled = torch.tensor([[1] * (1 + len(draft)) + [0] * (width - 1 - len(draft)) for draft in drafts], device=self._device)
-        num_before = self._mask.sum(-1, keepdim=True)
+        next_position = self._mask.sum(-1, keepdim=True) + self._shifts
         num_columns = self._mask.shape[1]
         self._mask = torch.cat([self._mask, filled], dim=-1)
-        best = self._step(torch.tensor(newest, device=self._device), num_before + torch.arange(width, device=self._device), width)
+        positions = next_position + torch.arange(width, device=self._device)
+        best = self._step(torch.tensor(newest, device=self._device), positions, num_scored=width)
         taken: list[list[int]] = []
         for draft, tokens in zip(drafts, best, strict=True):
             num = 0
@@ -196,7 +208,14 @@ class _Drafted:
             self._close_up()
         return [_usable(tokens) for tokens in taken]
 
-    def _step(self, token_ids: torch.Tensor, positions: torch.Tensor, num_scored: int = 1) -> list[list[int]]:
+    def _step(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor | None,
+        more: Mapping[str, torch.Tensor] = MappingProxyType({}),
+        *,
+        num_scored: int = 1,
+    ) -> list[list[int]]:
         """Return the best token behind each of the last `num_scored`, -1 where no score can be used."""
         if self._runner.should_stop():
             raise StopRequested
@@ -204,7 +223,8 @@ class _Drafted:
             logits = self._model(
                 input_ids=token_ids,
                 attention_mask=self._mask,
-                position_ids=positions,
+                **({} if positions is None else {"position_ids": positions}),
+                **more,
                 past_key_values=self._cache,
                 use_cache=True,
                 logits_to_keep=num_scored,
@@ -218,7 +238,7 @@ class _Drafted:
         if stay:
             indices = torch.tensor(stay, device=self._device)
             self._cache.batch_select_indices(indices)
-            self._mask = self._mask[indices]
+            self._mask, self._shifts = self._mask[indices], self._shifts[indices]
 
     def _close_up(self) -> None:
         """Take the gaps out of the cache: each row's own columns move to the right, behind padding."""

@@ -12,11 +12,13 @@ import ast
 import contextlib
 import functools
 import importlib.util
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import UnsupportedOption
+from evalharness.backends import PLACEMENT_GROUP
 
 UNI_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """The one that runs the model in the engine core's own process. On a CPU vLLM silently takes its name `uni` for `mp`, not this one."""
@@ -33,6 +35,26 @@ def inspecting_with(code: str) -> Iterator[None]:
         yield
     finally:
         registry._SUBPROCESS_COMMAND = command
+
+
+@contextlib.contextmanager
+def in_placement_group() -> Iterator[None]:
+    """Have an engine that starts take the GPUs that Ray has reserved for this process, where there are such; vLLM asks in actors alone."""
+    name = os.environ.get(PLACEMENT_GROUP)
+    if name is None:
+        yield
+        return
+    import ray
+    from ray.util.placement_group import PlacementGroup, PlacementGroupID
+    from vllm.engine import arg_utils
+
+    group = PlacementGroup(PlacementGroupID(bytes.fromhex(name)))
+    before = arg_utils.is_in_ray_actor, ray.util.get_current_placement_group
+    arg_utils.is_in_ray_actor, ray.util.get_current_placement_group = (lambda: True), (lambda: group)
+    try:
+        yield
+    finally:
+        arg_utils.is_in_ray_actor, ray.util.get_current_placement_group = before
 
 
 def result_queue(llm: Any) -> tuple[Any, Any]:

@@ -20,6 +20,7 @@ from evalharness.api.temporary import OwnFolder
 from evalharness.backends.drafting import DraftCounts
 from evalharness.backends.vllm._internals import (
     check_room,
+    in_placement_group,
     listen_to_steps,
     num_tokens_running,
     render,
@@ -151,7 +152,7 @@ class VllmEngine:
 
         problem: Exception | None = None
         try:
-            with interrupts_get_through(self._children), children_prepared(), self._log.listening():
+            with interrupts_get_through(self._children), children_prepared(), in_placement_group(), self._log.listening():
                 self._llm = LLM(**arguments)
         except Exception as error:
             problem = self._start_problem(arguments["model"], error)

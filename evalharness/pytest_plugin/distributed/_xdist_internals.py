@@ -57,16 +57,26 @@ def on_command(config: pytest.Config, name: str, action: Callable[[Mapping[str, 
     interactor.handle_command = handle
 
 
-def sender_of(config: pytest.Config) -> Callable[..., None]:
-    """Return what sends the controller an event of our own, `send(name, **plain values)`; for any thread. `OSError` where it has gone."""
-    send: Callable[..., None] = _interactor(config).sendevent
-    return send
-
-
 def send_event(config: pytest.Config, name: str, values: Mapping[str, Any]) -> None:
     """Send the controller an event of our own, with plain values; for any thread. It is lost where the controller has gone."""
     with suppress(OSError):
-        sender_of(config)(name, **values)
+        _interactor(config).sendevent(name, **values)
+
+
+def send_before_events(config: pytest.Config, flush: Callable[[], None]) -> Callable[..., None]:
+    """Have `flush` called before each event that this worker sends, in any thread.
+
+    Returns what sends an event of our own without that, `send(name, **plain values)`. `OSError` where the controller has gone.
+    """
+    interactor = _interactor(config)
+    send: Callable[..., None] = interactor.sendevent
+
+    def flush_and_send(name: str, **values: Any) -> None:
+        flush()
+        send(name, **values)
+
+    interactor.sendevent = flush_and_send
+    return send
 
 
 def on_events(node: Any, actions: Mapping[str, Callable[[dict[str, Any]], None]]) -> None:

@@ -1,8 +1,8 @@
 """The run's folder as workers on other hosts use it: they see no folder of the controller's, so what they write is sent home.
 
-A worker sends each line of its journal before any test sees what the line holds, over the channel that also carries its reports. So lines
-that a report is about are written by the time the controller has it, and a host that dies takes with it only what nobody has seen. Cases in
-flight go the same way. Of what others wrote, a worker needs what it takes over: the controller sends that before the unit itself.
+A worker sends the lines of its journal over the channel that also carries its reports, before the next of them: lines that a report is
+about are written by the time the controller has it, and a host that dies takes along what nobody has seen, a second's work at most. Cases
+in flight go the same way, at once. Of what others wrote, a worker needs what it takes over: the controller sends that before the unit.
 """
 
 from __future__ import annotations
@@ -18,37 +18,44 @@ import pytest
 
 from evalharness.api.errors import RecordError
 from evalharness.api.temporary import OwnFolder
-from evalharness.pytest_plugin.distributed._xdist_internals import sender_of
+from evalharness.pytest_plugin.distributed._xdist_internals import send_before_events
 from evalharness.pytest_plugin.execution.takeover import InFlight, crash_file, read_crashes
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.runs.journal import Journal, journals_of, session_of
 
-FILE = "evalharness_file"
-"""The event that writes a file in the run's journal folder."""
+FILES = "evalharness_files"
+"""The event that writes files in the run's journal folder; its `changes`: operation, file's name, content, offset."""
 TAKE = "evalharness_take"
 """The command that gives a worker files for its own copy of the run's folder."""
 
-Send = Callable[..., None]
+Change = tuple[str, str, bytes, int]
+Send = Callable[[Change, bool], None]
+"""`send(change, is_urgent)`: what is not urgent may wait for what comes next."""
 _OUTCOMES = ("generation", "failure", "step", "step_failure")
+_PATIENT = tuple(f'{{"kind":"{kind}"'.encode("ascii") for kind in (*_OUTCOMES, "row", "unit"))
+"""Lines that nothing but a report is about. Of the others, the controller reads how a worker died."""
+_MOST_WAITING = 64
 
 
 class HomeJournal(Journal):
     """A worker's journal, whose lines the controller writes. `path` is where they would be here."""
 
-    def __init__(self, run_dir: Path, worker: str, send: Send) -> None:
+    def __init__(self, run_dir: Path, worker: str, send: Send, flush: Callable[[], None]) -> None:
         self.path = run_dir / "journal" / f"{worker}.jsonl"
         self.worker = worker
-        self._send = send
+        self._send, self._flush = send, flush
 
     def append(self, line: bytes) -> None:
         """Send whole lines as they are. Raises `RecordError`."""
         try:
-            self._send(FILE, op="append", file=self.path.name, data=line)
+            self._send(("append", self.path.name, line, 0), not line.startswith(_PATIENT))
         except OSError as error:
             raise RecordError(f"{self.path.name} cannot be sent to the controller: {error}; what it has so far is kept") from error
 
     def close(self) -> None:
-        """Leave the file to the controller."""
+        """Send what waits; the file is left to the controller."""
+        with suppress(OSError):  # the controller has gone, and knows all that it wants to know
+            self._flush()
 
 
 class HomeInFlight(InFlight):
@@ -60,13 +67,13 @@ class HomeInFlight(InFlight):
 
     def _create(self, path: Path, content: bytes) -> None:
         self._name = path.name
-        self._send(FILE, op="create", file=path.name, data=content)
+        self._send(("create", path.name, content, 0), False)
 
     def _put(self, state: bytes, offset: int) -> None:
-        self._send(FILE, op="put", file=self._name, data=state, at=offset)
+        self._send(("put", self._name, state, offset), state != b"\x00")  # a case that begins may kill this process
 
     def _remove(self, path: Path) -> None:
-        self._send(FILE, op="remove", file=self._name)
+        self._send(("remove", self._name, b"", 0), False)
 
 
 class Home:
@@ -79,15 +86,29 @@ class Home:
         self._folder = OwnFolder("run")
         self.copy = self._folder.path / run_dir.name
         self.recorded_in = self.copy if recorded else run_dir
-        self._send = sender_of(config)
+        self._waiting: list[Change] = []
+        self._lock = threading.Lock()
+        self._send_event = send_before_events(config, self._flush)
         self.copy.mkdir()
         self.put(recorded)
         if config.option.basetemp:  # a path of the controller's, which makes its parents there
             Path(config.option.basetemp).parent.mkdir(parents=True, exist_ok=True)
 
+    def _send(self, change: Change, is_urgent: bool) -> None:
+        with self._lock:
+            self._waiting.append(change)
+        if is_urgent or len(self._waiting) >= _MOST_WAITING:
+            self._flush()
+
+    def _flush(self) -> None:
+        with self._lock:  # while it is sent, too: changes keep their order
+            if self._waiting:
+                changes, self._waiting = self._waiting, []
+                self._send_event(FILES, changes=changes)
+
     def journal(self, name: str) -> HomeJournal:
         """Return the journal of this name."""
-        return HomeJournal(self.copy, name, self._send)
+        return HomeJournal(self.copy, name, self._send, self._flush)
 
     def in_flight(self, path: Path | None, unit: UnitKey, case_ids: Iterable[str]) -> HomeInFlight:
         """Return the record of the cases of a unit that are in flight."""
@@ -114,21 +135,28 @@ class HomeFiles:
         self._lock = threading.Lock()  # of the dictionary; each worker writes its own files
 
     def take(self, values: Mapping[str, Any]) -> None:
-        """Do what an event asks for."""
-        if self._has_failed:
-            return
-        path = self._run_dir / "journal" / Path(values["file"]).name
+        """Make the changes of an event."""
         try:
-            if values["op"] == "append":
-                self._journal(path.stem).append(values["data"])
-            elif values["op"] == "create":
-                path.write_bytes(values["data"])
-            else:
-                with suppress(OSError):  # as where a worker writes them itself: no matter of life and death
-                    _change(path, values)
+            for change in () if self._has_failed else values["changes"]:
+                self._make(*change)
         except (RecordError, OSError) as error:
             self._has_failed = True
             self._on_failure(str(error))
+
+    def _make(self, operation: str, name: str, content: bytes, offset: int) -> None:
+        path = self._run_dir / "journal" / Path(name).name
+        if operation == "append":
+            self._journal(path.stem).append(content)
+        elif operation == "create":
+            path.write_bytes(content)
+        else:
+            with suppress(OSError):  # as where a worker writes them itself: no matter of life and death
+                if operation == "remove":
+                    path.unlink()
+                else:
+                    with path.open("r+b") as file:
+                        file.seek(offset)
+                        file.write(content)
 
     def _journal(self, name: str) -> Journal:
         with self._lock:
@@ -141,14 +169,6 @@ class HomeFiles:
         with self._lock:
             for journal in self._journals.values():
                 journal.close()
-
-
-def _change(path: Path, values: Mapping[str, Any]) -> None:
-    if values["op"] == "remove":
-        return path.unlink()
-    with path.open("r+b") as file:
-        file.seek(values["at"])
-        file.write(values["data"])
 
 
 def takeover_files(run_dir: Path, unit: UnitKey, session: int, name_of: Callable[[str], str]) -> dict[str, bytes]:

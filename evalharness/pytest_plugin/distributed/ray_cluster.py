@@ -26,6 +26,7 @@ from typing import Any
 
 from evalharness.api.errors import ConfigError
 from evalharness.api.installing import missing_package
+from evalharness.backends import PLACEMENT_GROUP
 from evalharness.hardware.devices import MASK
 
 _HELLO_S = 20.0
@@ -53,9 +54,12 @@ class Needs:
 
     num_cpus: float = 1
     num_gpus: int = 0
+    num_places: int = 0
+    """For an engine that spans hosts: so many GPUs, wherever they are, one of them where the worker is. The engine fills them."""
 
     def __str__(self) -> str:
-        return f"{self.num_cpus:g} CPU" + (f" and {self.num_gpus} GPU" if self.num_gpus else "")
+        on_any = f" and {self.num_places} GPU on any hosts" if self.num_places else ""
+        return f"{self.num_cpus:g} CPU" + (f" and {self.num_gpus} GPU" if self.num_gpus else on_any)
 
 
 @dataclass(eq=False)
@@ -66,6 +70,8 @@ class Host:
     actor: Any
     ended: Any
     """Ray's promise of the process's exit status."""
+    group: Any = None
+    """Ray's placement group, where the engine spans hosts."""
     connection: socket.socket | None = None
     address: str = ""
     """Of its node."""
@@ -84,6 +90,8 @@ class Host:
 
         with suppress(Exception):  # Ray's own errors, of an actor or a cluster that has gone
             ray.kill(self.actor)
+            if self.group is not None:
+                ray.util.remove_placement_group(self.group)
 
     def hang_up(self) -> None:
         """Break the connection, so that whoever reads or writes it goes on."""
@@ -237,17 +245,30 @@ class Cluster:
         return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
     def could_hold(self, needs: Needs) -> bool:
-        """Return whether any host has what a worker needs, were it idle."""
+        """Return whether the hosts have what a worker needs, were they idle."""
+        if needs.num_places:
+            return self.total(self._place) >= needs.num_places
         return any(node.get("CPU", 0) >= needs.num_cpus and node.get("GPU", 0) >= needs.num_gpus for node in self.alive())
 
     def ask(self, needs: Needs) -> None:
         """Ask for one more worker. It connects when Ray has found room for it."""
-        number = len(self.hosts)
+        number, group = len(self.hosts), None
         host, port = self._listener.getsockname()[:2]
         options: dict[str, Any] = {"num_cpus": needs.num_cpus, "num_gpus": needs.num_gpus, "max_restarts": 0, "max_task_retries": 0}
+        if needs.num_places:
+            places = [{self._place: 1.0} for _ in range(needs.num_places)]
+            places[0]["CPU"] = places[0].get("CPU", 0.0) + needs.num_cpus
+            group = self._ray.util.placement_group(places, strategy="PACK")
+            strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+            options["scheduling_strategy"] = strategy(group, placement_group_bundle_index=0)
         actor = self._actor.options(**options).remote(host, port, self._token, number, _START)
         self._needs = needs
-        self.hosts[number] = Host(number, actor, actor.wait.remote())
+        self.hosts[number] = Host(number, actor, actor.wait.remote(), group)
+
+    @property
+    def _place(self) -> str:
+        """What an engine that spans hosts takes one of per process: GPUs, or CPUs where there are none."""
+        return "GPU" if self.total("GPU") else "CPU"
 
     def arrived(self) -> Host | None:
         """Return a worker that has connected, once; None if there is none."""
@@ -275,10 +296,13 @@ class Cluster:
             raise ValueError("a stranger")
         host = self.hosts[facts["number"]]
         host.address, host.cards = str(facts["address"]), facts["cards"]
+        own = {"OMP_NUM_THREADS": str(self._num_threads(facts["node"]))}
+        if host.group is not None:
+            own |= {PLACEMENT_GROUP: host.group.id.hex(), "RAY_ADDRESS": self._ray.get_runtime_context().gcs_address}
         told = {
             "folder": os.getcwd(),
             "environment": {name: value for name, value in os.environ.items() if not name.startswith(_OF_HOST)},
-            "own": {"OMP_NUM_THREADS": str(self._num_threads(facts["node"]))},
+            "own": own,
         }
         content = json.dumps(told).encode("ascii")
         connection.sendall(struct.pack("!I", len(content)) + content)

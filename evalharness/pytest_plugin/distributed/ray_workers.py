@@ -20,7 +20,7 @@ from evalharness.config import RunConfig
 from evalharness.config.checks import possible_backends
 from evalharness.hardware.devices import CORES_PER_WORKER, MASK, cards_per_engine, spans_hosts, uses_cards
 from evalharness.pytest_plugin.distributed._xdist_internals import WorkersFromElsewhere, on_events
-from evalharness.pytest_plugin.distributed.home import FILE, TAKE, HomeFiles, recorded_files, takeover_files
+from evalharness.pytest_plugin.distributed.home import FILES, TAKE, HomeFiles, recorded_files, takeover_files
 from evalharness.pytest_plugin.distributed.ray_cluster import Cluster, Host, Needs, WorkerChannel
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
@@ -49,8 +49,12 @@ def needs_of(run: RunConfig, cluster: Cluster) -> Needs:
         raise ConfigError(f"--devices {run.devices} names GPUs of this host, but with --executor ray Ray places workers; leave it out")
     if run.share_devices:
         raise ConfigError("--share-devices does not work with --executor ray, which gives each worker GPUs of its own; leave it out")
+    if spans_hosts(run):
+        if run.distributed_executor_backend != "ray":
+            raise ConfigError("with --executor ray, an engine spans hosts by --distributed-executor-backend ray alone")
+        return Needs(1, 0, int(run.tensor_parallel_size) * int(run.pipeline_parallel_size))
     if uses_cards(run) and cluster.total("GPU"):
-        return Needs(1, 0 if spans_hosts(run) else cards_per_engine(run))
+        return Needs(1, cards_per_engine(run))
     real = {*possible_backends(run)} - {"fake", "openai"}
     if not real or cluster.is_own:
         return Needs()
@@ -61,8 +65,8 @@ def needs_of(run: RunConfig, cluster: Cluster) -> Needs:
 def auto_num_workers(run: RunConfig, cluster: Cluster) -> int:
     """Return as many workers as the cluster's hosts have room for now. Raises `ConfigError`."""
     needs = needs_of(run, cluster)
-    if spans_hosts(run):
-        return 1
+    if needs.num_places:
+        return max(1, int(cluster.total("GPU")) // needs.num_places)
     wanted = [(name, num) for name, num in (("CPU", needs.num_cpus), ("GPU", needs.num_gpus)) if num]
     return max(1, sum(int(min(node.get(name, 0) // num for name, num in wanted)) for node in cluster.alive()))
 
@@ -166,7 +170,7 @@ class RayWorkers:
 
     def configure(self, node: Any) -> dict[str, Any]:
         """Return what a worker is told of being elsewhere, and take the files that it sends."""
-        on_events(node, {FILE: self._files.take})
+        on_events(node, {FILES: self._files.take})
         node.workerinput["workercount"] = self._context.num_workers
         context = self._context
         return {"recorded": recorded_files(context.run_dir, context.session_number, node.gateway) if context.session_number else {}}

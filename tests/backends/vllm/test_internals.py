@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import inspect
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 
 from evalharness.api.errors import UnsupportedOption
 from evalharness.api.thinking import ThinkingBudget
+from evalharness.backends import PLACEMENT_GROUP
 from evalharness.backends.vllm._internals import (
     check_room,
+    in_placement_group,
     inspecting_with,
     known_engine_arguments,
     knows_thinking,
@@ -113,6 +116,23 @@ def test_the_parts_that_are_read_from_the_source_are_there() -> None:
     assert {"model", "worker_extension_cls"} <= set(known_engine_arguments() or ()), lacks("engine/arg_utils.py: EngineArgs")
     for name in ("MAX_NUM_ALLOWED_TOKEN_IDS", "MAX_NUM_LOGIT_BIAS_TOKENS", "MAX_NUM_STOP_TOKEN_IDS"):
         assert limits_in(folder).get(name), lacks(f"v1/worker/gpu/sample/logit_bias.py: {name}")
+
+
+@pytest.mark.engine
+def test_an_engine_is_given_the_places_that_ray_has_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    from vllm.engine import arg_utils
+
+    code = inspect.getsource(arg_utils.EngineArgs.create_engine_config)
+    assert "if is_in_ray_actor():" in code, lacks("engine/arg_utils.py: is_in_ray_actor")
+    assert "ray.util.get_current_placement_group()" in code, lacks("engine/arg_utils.py: the current placement group")
+    with in_placement_group():
+        assert not arg_utils.is_in_ray_actor(), "none is reserved"
+    monkeypatch.setenv(PLACEMENT_GROUP, "0b" * 18)
+    with in_placement_group():
+        assert arg_utils.is_in_ray_actor()
+        assert ray.util.get_current_placement_group().id.hex() == "0b" * 18
+    assert not arg_utils.is_in_ray_actor()
 
 
 @pytest.mark.vllm

@@ -10,7 +10,7 @@ import execnet
 import pytest
 
 from evalharness.api.errors import RecordError
-from evalharness.pytest_plugin.distributed.home import FILE, Home, HomeFiles, recorded_files, takeover_files
+from evalharness.pytest_plugin.distributed.home import FILES, Home, HomeFiles, recorded_files, takeover_files
 from evalharness.pytest_plugin.execution.takeover import note_crash, take_in_flight, takeover_of
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.runs.journal import Journal, journal_name, read_journal
@@ -26,30 +26,37 @@ class Host:
     def __init__(self, run_dir: Path, recorded: dict[str, bytes] | None = None) -> None:
         self.problems: list[str] = []
         self.files = HomeFiles(run_dir, self.problems.append)
-        interactor = SimpleNamespace(torun=None, sendevent=self._take)
-        plugins = SimpleNamespace(get_plugins=lambda: [interactor])
+        self.interactor = SimpleNamespace(torun=None, sendevent=self._take)
+        plugins = SimpleNamespace(get_plugins=lambda: [self.interactor])
         config: Any = SimpleNamespace(pluginmanager=plugins, option=SimpleNamespace(basetemp=None))
         self.is_cut_off = False
         self.home = Home(config, run_dir, recorded or {})
 
     def _take(self, name: str, **values: Any) -> None:
-        assert name == FILE
         if self.is_cut_off:
             raise OSError("cannot send")
-        self.files.take(values)
+        if name == FILES:
+            self.files.take(values)
 
 
-def test_lines_of_a_journal_are_at_home_when_they_are_written_and_their_loss_is_an_error(tmp_path: Path) -> None:
+def test_lines_of_a_journal_are_at_home_before_any_report_and_their_loss_is_an_error(tmp_path: Path) -> None:
     host = Host(tmp_path / "r")
-    journal = host.home.journal("gw0")
+    journal, at_home = host.home.journal("gw0"), tmp_path / "r" / "journal" / "gw0.jsonl"
     journal.write("failure", OUTCOME)
-    (line,) = read_journal(tmp_path / "r" / "journal" / "gw0.jsonl")
+    host.interactor.sendevent("testreport", data={})
+    (line,) = read_journal(at_home)
     assert line.values == {"kind": "failure", **OUTCOME}
     assert not journal.path.exists(), "none on its own host"
+    journal.write("failure", OUTCOME)
+    journal.write("worker_exit", {"problem": "the engine is gone"})
+    assert [line.values["kind"] for line in read_journal(at_home)] == ["failure", "failure", "worker_exit"], "the process ends next"
+    for _ in range(200):
+        journal.write("failure", OUTCOME)
+    assert len(list(read_journal(at_home))) > 150, "without any report, too"
     journal.close()
     host.is_cut_off = True
     with pytest.raises(RecordError, match=r"gw0\.jsonl cannot be sent to the controller: cannot send; what it has so far is kept"):
-        journal.write("failure", OUTCOME)
+        journal.write("problem", {"problem": "x"})
     host.files.close()
 
 
@@ -59,11 +66,12 @@ def test_cases_in_flight_are_known_at_home(tmp_path: Path) -> None:
     path = host.home.journal("gw0").path.with_suffix(".1.asked")
     in_flight = host.home.in_flight(path, UNIT, ["a", "b"])
     in_flight.begin("a")
-    in_flight.begin("b")
     in_flight.end("a")
+    in_flight.begin("b")
     assert take_in_flight(tmp_path / "journal" / "gw0.jsonl") == {UNIT: ("b",)}
     in_flight.end("b")  # the file is gone: no matter of life and death
     in_flight.close()
+    host.interactor.sendevent("logfinish")
     assert host.problems == []
 
 
@@ -71,7 +79,7 @@ def test_a_disk_at_home_that_is_full_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "journal").touch()  # no folder
     host = Host(tmp_path)
     for _ in range(2):
-        host.home.journal("gw0").write("failure", OUTCOME)
+        host.home.journal("gw0").write("problem", {"problem": "x"})
     (problem,) = host.problems
     assert "gw0.jsonl cannot be opened" in problem
 
@@ -93,7 +101,7 @@ def test_a_unit_that_is_taken_over_comes_with_what_is_known_of_it(tmp_path: Path
     host.home.put(files)
     takeover = takeover_of(host.home.copy, UNIT, "a", session)
     assert takeover is not None
-    assert takeover.nodeids == {"x"}
+    assert takeover.nodeids == frozenset({"x"})
     assert (takeover.recorded("c0") is not None) == (session == 0), "a resumed run generates failures again"
 
 

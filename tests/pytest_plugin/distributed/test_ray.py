@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from benchmarks.simulated.ray_hosts import RayHosts, ray_hosts
 from tests.pytest_plugin.killing import CASES, CONFTEST, EVALS, NUM_CASES, num_lines
-from tests.pytest_plugin.project import HEADER, Project
+from tests.pytest_plugin.project import HEADER, TIMEOUT_S, Project
 from tests.pytest_plugin.test_random_kills import check
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'evalharness[ray]'")
@@ -39,7 +41,7 @@ def hosts() -> Iterator[RayHosts]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    slower = CONFTEST.replace("0.01", "0.04") + KILLED_ONCE
+    slower = CONFTEST.replace("0.01", "0.03") + KILLED_ONCE
     return Project(tmp_path / "project").write(conftest=slower, **{name: HEADER + CASES + text for name, text in EVALS.items()})
 
 
@@ -60,3 +62,28 @@ def test_a_host_lost_at_random_and_a_killed_worker_change_no_row(project: Projec
     problems = "\n".join(run.facts["problems"])
     assert " was lost with its host " in problems
     assert " (SIGKILL) while " in problems
+
+
+SPANNING = """
+import sys, time
+import ray
+from evalharness.backends import PLACEMENT_GROUP
+from evalharness.pytest_plugin.distributed.ray_cluster import Cluster, Needs
+
+cluster = Cluster(sys.argv[1], 1)
+cluster.ask(Needs(0, 0, 2))
+while (host := cluster.arrived()) is None:
+    assert cluster.failed() is None
+    time.sleep(0.05)
+code = f"import os, sys; sys.stdout.write(os.environ[{PLACEMENT_GROUP!r}])"
+host.connection.sendall(repr(code).encode() + b"\\n")
+assert host.connection.makefile("rb").read().decode() == host.group.id.hex()
+places = ray.util.placement_group_table(host.group)["bundles_to_node_id"]
+print(len(set(places.values())), host.how_it_ended(), cluster.total("CPU"))
+cluster.close()
+"""
+
+
+def test_an_engine_that_spans_hosts_gets_places_on_several_of_them(hosts: RayHosts) -> None:
+    done = subprocess.run([sys.executable, "-c", SPANNING, hosts.address], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.stdout.startswith("2 ('died on "), done.stdout + done.stderr

@@ -41,10 +41,11 @@ def asked(tmp_path: Path, backend: str, **options: Any) -> Any:
         (GPU_HOSTS, "vllm", {"tensor_parallel_size": "3"}, Needs(1, 3), 4),
         (GPU_HOSTS, "hf", {"devices": "cpu"}, Needs(8), 18),
         (GPU_HOSTS, "fake", {}, Needs(1), 144),
+        (GPU_HOSTS, "vllm", {"tensor_parallel_size": "8", "distributed_executor_backend": "ray"}, Needs(1, 0, 8), 2),
         (CPU_HOSTS, "hf", {}, Needs(8), 4),
         (CPU_HOSTS, "vllm", {}, Needs(20), 1),
     ],
-    ids=["a-gpu-each", "four-gpus-each", "no-engine-across-hosts", "cpu-on-purpose", "no-weights", "cpu", "all-cores"],
+    ids=["a-gpu-each", "four-gpus-each", "not-across-hosts", "cpu-on-purpose", "no-weights", "across-hosts", "cpu", "all-cores"],
 )
 def test_each_worker_gets_what_its_engine_needs(
     tmp_path: Path, hosts: list[dict[str, float]], backend: str, options: dict[str, Any], needs: Needs, num_workers: int

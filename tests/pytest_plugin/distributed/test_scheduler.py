@@ -297,13 +297,19 @@ def test_a_unit_that_is_taken_over_has_the_worker_to_itself() -> None:
     assert left <= {*second.ran, *third.ran}
 
 
+def alone(collection: list[str], num_expected: int) -> tuple[UnitScheduler, Worker]:
+    """Return the first worker of so many, and its scheduler."""
+    scheduler = UnitScheduler(1, lambda nodeids: assign_units(nodeids, ENGINES, 4), num_expected=lambda: num_expected)
+    first = joins(scheduler, Worker("gw0"), collection)
+    scheduler.schedule()
+    return scheduler, first
+
+
 def test_workers_that_are_still_to_come_find_their_share() -> None:
     collection = evals(120)
-    for num_expected, at_most in ((1, 120), (4, 40)):
-        scheduler = UnitScheduler(1, lambda nodeids: assign_units(nodeids, ENGINES, 4), num_expected=lambda num=num_expected: num)
-        first = joins(scheduler, Worker("gw0"), collection)
-        scheduler.schedule()
-        assert 0 < len(first.queue) <= at_most
+    assert len(alone(collection, num_expected=1)[1].queue) > 40
+    scheduler, first = alone(collection, num_expected=4)
+    assert 0 < len(first.queue) <= 40
     others = [joins(scheduler, Worker(f"gw{number}"), collection) for number in (1, 2, 3)]
     scheduler.schedule()
     run(scheduler, first, *others)
