@@ -215,8 +215,9 @@ def test_limits_hold_at_every_look_together() -> None:
     assert wrong / num <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / num)
 
 
-# Lost, gained of 1,000 cases; how many are known; lower limit at 5 % by `betting_cs(x, breaks=400, alpha=0.1, N=1000, running_intersection=True)`
-# of confseq 0.0.11 on (difference + 1) / 2. It bets otherwise, on a grid of 0.005, and does not build with today's numpy: hence the figures.
+# Lost and gained of 1,000 cases; by how many are known, the lower limit at 5 % that confseq 0.0.11 gives: `betting_cs(x, breaks=400,
+# alpha=0.1, N=1000, running_intersection=True)` with x = (difference + 1) / 2. It bets otherwise and on a grid of 0.005. It does not build
+# with today's numpy, so the figures stand here.
 BY_CONFSEQ = [
     (0.02, 0.02, {100: -0.075, 300: -0.045, 600: -0.030}),
     (0.05, 0.02, {100: -0.130, 300: -0.080, 600: -0.075}),
