@@ -109,6 +109,13 @@ class TestVerdict:
         assert (len(asked(off)), "certain" in off.gate("no_regression(right)")) == (NUM_CASES, False)
 
 
+    def test_the_engine_stops_soon_after(self, project: Project) -> None:
+        slow = tuple({**answer, "delay_s": 0.003} for answer in wrong(range(120)))
+        worse = run(project, slow, "worse", *SURE)
+        num_made = sum(line["kind"] == "generation" for line in worse.journal)
+        assert len(asked(worse)) <= num_made < NUM_CASES / 2
+
+
 class TestOrder:
     def test_the_order_is_drawn_by_the_seed(self, project: Project) -> None:
         first, again = (run(project, wrong(range(10)), name, *SURE) for name in ("one", "two"))
