@@ -435,7 +435,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(wanted)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = wanted
-    registry.certain.interleave(items)
+    registry.certain.put_in_order(items, registry.modules)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -108,7 +108,6 @@ class TestVerdict:
         off = run(project, wrong(range(10)), "off", *SURE, "0")
         assert (len(asked(off)), "certain" in off.gate("no_regression(right)")) == (NUM_CASES, False)
 
-
     def test_the_engine_stops_soon_after(self, project: Project) -> None:
         slow = tuple({**answer, "delay_s": 0.003} for answer in wrong(range(120)))
         worse = run(project, slow, "worse", *SURE)
@@ -123,6 +122,12 @@ class TestOrder:
         assert asked(first) == asked(again)
         assert asked(first)[:20] != asked(other)[:20]
         assert sorted(row["case_id"] for row in first.rows) == sorted(f"c{number}" for number in range(NUM_CASES))
+
+    def test_an_order_that_depends_on_answers_does_not_count(self, project: Project) -> None:
+        same = run(project, wrong(range(10)), "same", *SURE)
+        first = project.run("--model", "same.jsonl", "--run-id", "first", *SURE, "--ff")
+        assert "rerun previous" in first.output
+        assert asked(first) == asked(same)
 
     def test_all_tests_of_a_case_run_before_the_next_case(self, project: Project) -> None:
         second = "@pytest.mark.gate('no_regression')\ndef test_two(case, generation, score): score(short=True)\n"
