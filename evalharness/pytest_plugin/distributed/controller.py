@@ -154,6 +154,8 @@ class Controller:
             progress.gathering.ended(node.gateway.id, died=died)
         if self._watch is not None:
             self._watch.remove(node.gateway.id)
+        if self._ray is not None:
+            self._ray.ended(node)
         if not died or self._crashes is None:
             return
         if self._ray is not None:

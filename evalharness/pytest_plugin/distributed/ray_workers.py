@@ -188,9 +188,12 @@ class RayWorkers:
         return channel.host.how_it_ended()
 
     def close(self) -> None:
-        """Wait for no more workers, and close their files."""
+        """Wait for no more workers."""
         self._workers.stop()
-        self._files.close()
+
+    def ended(self, node: Any) -> None:
+        """Let go of what a worker that has ended had."""
+        self._files.ended(self._context.journal_name(node.gateway.id))
 
 
 def close_cluster(config: pytest.Config) -> None:
