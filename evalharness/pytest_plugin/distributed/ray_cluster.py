@@ -29,7 +29,7 @@ from evalharness.api.installing import missing_package
 from evalharness.backends import PLACEMENT_GROUP
 from evalharness.hardware.devices import MASK
 
-_HELLO_S = 20.0
+_HELLO_S = 10.0
 _MAX_HELLO_BYTES = 1 << 16
 _LOOK_S = 0.5
 _LOSS_S = 3.0
@@ -220,8 +220,10 @@ class Cluster:
     def _connect(self, address: str | None, num_workers: int) -> None:
         ray = self._ray
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             if address not in (None, "local"):
+                _check_reachable(address)
                 ray.init(address=address, **quiet)
                 return
             if address is None:
@@ -232,9 +234,12 @@ class Cluster:
             num_cpus = max(os.cpu_count() or 1, num_workers)
             ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
             self.is_own = True
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             where = "no Ray cluster could be started here" if address in (None, "local") else f"there is no Ray cluster at {address}"
             raise ConfigError(f"{where}: {error}; see --ray-address, and `ray status`") from error
+        finally:
+            if signal.getsignal(signal.SIGTERM) is not on_sigterm:
+                signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the process, whatever goes on
 
     def total(self, resource: str) -> float:
         """Return how much of a resource the cluster's hosts have, in use or not."""
@@ -360,6 +365,16 @@ class Cluster:
             if host.connection is not None:
                 host.connection.close()
         self._ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise `OSError` where nobody listens at HOST:PORT, for whom Ray would wait minutes; `ValueError` for anything but such an address."""
+    host, colon, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not (colon and port.isdecimal()):
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=_HELLO_S).close()
 
 
 def _receive(connection: socket.socket) -> bytes:
