@@ -83,6 +83,8 @@ class Host:
     problem: str = ""
     """Why the actor is gone, or the last that the process said."""
     broke_at_s: float | None = None
+    was_killed: bool = False
+    """By this process."""
 
     def kill(self) -> None:
         """End actor and process."""
@@ -102,6 +104,8 @@ class Host:
     def how_it_ended(self) -> tuple[str, bool]:
         """Return how a process ended whose connection broke, and whether it was lost with its actor or host."""
         self.is_over.wait(max(0.0, (self.broke_at_s or time.monotonic()) + _LOSS_S - time.monotonic()))
+        if self.was_killed:
+            return f"was killed on {self.address}", False
         if self.exit_status is None:
             return f"was lost with its host {self.address}", True
         how = f"exit code {self.exit_status}"
@@ -435,4 +439,5 @@ class WorkerChannel:
 
     def kill(self) -> None:
         """End the process."""
+        self.host.was_killed = True
         self.host.kill()
