@@ -8,7 +8,7 @@ The checkpoint has the shape of Qwen3-4B and does all of its work, but each toke
 known beforehand and no rounding can change them. A draft is such an answer, with tokens replaced, left out and put in; other answers of the
 run, which hold all of its few sequences, are not searched. `default` and `rows` are without drafts; `default` is `LLM.generate`
 itself, the others are the harness's engine. `flips` asks a trained checkpoint in bfloat16, where near-ties may fall either way: 256 rows at
-once, 64, and 256 with the first answers as drafts.
+once, 64, an engine for drafts that is given none, and with the first answers as drafts.
 Results go into FOLDER/drafts.jsonl too, and `table` prints them all.
 """
 
@@ -143,7 +143,7 @@ def measure(step: str, checkpoint: Path, num_prompts: Sequence[int], shares: Seq
                     made = [list(results[number].token_ids) for number in range(num)]  # type: ignore[union-attr]
                 seconds = time.perf_counter() - started
                 yield {
-                    "step": step,
+                    "step": f"{step}, {drafts.LONGEST} tokens" if step == "drafted" else step,
                     "prompts": num,
                     "wrong": share,
                     "seconds": round(seconds, 2),
@@ -202,13 +202,14 @@ def flips(num_prompts: int) -> Iterator[dict[str, Any]]:
     first: list[tuple[int, ...]] = []
     for how in ("rows", "few", "drafts"):
         with opened(checkpoint, how, eager=True) as engine:
-            given = [partial(tuple, ids) for ids in first] if how == "drafts" else ()
-            results = dict(engine.stream(requests, options, drafts=given))
-            made = [results[number].token_ids for number in range(num_prompts)]  # type: ignore[union-attr]
-            first = first or made
-            equal = sum(ids == before for ids, before in zip(made, first, strict=True))
-            dtype = engine.describe()["dtype"]
-            yield {"step": f"flips {how} ({dtype})", "prompts": num_prompts, "equal": equal, **counts_since(engine, {})}
+            for has_drafts in (False, True) if how == "drafts" else (False,):
+                given = [partial(tuple, ids) for ids in first] if has_drafts else ()
+                before, results = engine.work(), dict(engine.stream(requests, options, drafts=given))
+                made = [results[number].token_ids for number in range(num_prompts)]  # type: ignore[union-attr]
+                first = first or made
+                equal = sum(ids == expected for ids, expected in zip(made, first, strict=True))
+                name = f"flips {how}{'' if has_drafts or how != 'drafts' else ', none given'} ({engine.describe()['dtype']})"
+                yield {"step": name, "prompts": num_prompts, "equal": equal, **counts_since(engine, before)}
 
 
 def table(path: Path) -> None:
@@ -231,7 +232,9 @@ def run_steps(options: argparse.Namespace) -> int:
     started, prepared = time.monotonic(), prepare(options.folder, options.kind)
     print(f"prepared {prepared} in {time.monotonic() - started:.0f} s", flush=True)
     cards = _cards()
-    waiting = [step for step in STEPS if step in (options.steps or STEPS) and not (options.folder / f"drafts-{step}.done").exists()]
+    waiting = [step for step in STEPS if step in (options.steps or STEPS)]
+    if not options.again:
+        waiting = [step for step in waiting if not (options.folder / f"drafts-{step}.done").exists()]
     running: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
     failed = 0
     while (waiting or running) and time.monotonic() - started < options.limit_s:
@@ -278,6 +281,8 @@ def main() -> int:
     parser.add_argument("--kind", default="4b", choices=["4b", "1b", "small"])
     parser.add_argument("--prompts", default="64,1024")
     parser.add_argument("--drafts", default="0.03,0,1")
+    parser.add_argument("--longest", type=int, default=drafts.LONGEST, help="Drafted tokens of a row in one step")
+    parser.add_argument("--again", action="store_true", help="Run steps that are done once more")
     parser.add_argument("--limit-s", type=float, default=230)
     parser.add_argument("--only", choices=STEPS, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -286,6 +291,7 @@ def main() -> int:
     if options.only:
         prompts, shares = [int(num) for num in options.prompts.split(",")], [float(share) for share in options.drafts.split(",")]
         checkpoint = options.folder / f"chain-{options.kind}"
+        drafts.LONGEST = options.longest
         rows = flips(max(prompts)) if options.only == "flips" else measure(options.only, checkpoint, prompts, shares)
         for row in rows:
             print(row, flush=True)

@@ -15,11 +15,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.first_photos import files_in_caches
 from benchmarks.random_checkpoints import SHAPES, make_random_checkpoint
 from benchmarks.sampling import read_samples, sampled_environment, top
 
@@ -46,6 +48,7 @@ def start_one(path: str, options: Sequence[str]) -> None:
     (_,) = backend.generate([Prompt(0, "", (5, 6, 7), 3, PLAN)])
     answered = time.time()
     facts = {name: backend.describe()[name] for name in ("vllm", "torch", "max_num_seqs", "num_kv_blocks")}
+    facts |= {"TRITON_CACHE_DIR": os.environ.get("TRITON_CACHE_DIR"), "compiled modules": compiled_modules()}
     backend.close()
     seconds = {
         "imports of the harness": imported - began,
@@ -55,6 +58,20 @@ def start_one(path: str, options: Sequence[str]) -> None:
         "close": time.time() - answered,
     }
     print(_READY + json.dumps({"began": began, "ready": ready, "seconds": seconds, "facts": facts}), flush=True)
+
+
+def compiled_modules() -> str:
+    """Return whether Python finds the modules of vLLM compiled, or compiles them at each start."""
+    import vllm
+
+    folder = Path(vllm.__file__).parent
+    num_compiled = sum(1 for _ in folder.rglob("*.pyc"))
+    return f"{num_compiled} of {sum(1 for _ in folder.rglob('*.py'))} in {folder}, written: {not sys.dont_write_bytecode}"
+
+
+def _folder_of(path: str) -> str:
+    """Return where a file of a cache lies, without the hashes in its path."""
+    return "/".join("*" if len(part) > 24 else part for part in Path(path).parent.parts[1:8])
 
 
 def _value(text: str) -> Any:
@@ -69,6 +86,7 @@ def watched_start(path: Path, folder: Path, environment: dict[str, str], options
     given = [part for option in options for part in ("--engine-option", option)]
     command = [sys.executable, "-m", "benchmarks.engine_start", str(folder), "--one", str(path), *given]
     environment = {**sampled_environment(folder / "samples"), "VLLM_LOGGING_LEVEL": "INFO", **environment}
+    known = files_in_caches()
     began = time.time()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     assert process.stdout is not None
@@ -91,6 +109,7 @@ def watched_start(path: Path, folder: Path, environment: dict[str, str], options
     gaps = [(after - at, at - began, line) for (at, _), (after, line) in pairwise(lines) if at < ready]
     for gap, since, line in sorted(gaps, reverse=True)[:16]:
         print(f"    {gap:6.1f}  {since:6.1f}  {line[:150]}")
+    print(f"  new files of kernels: {dict(Counter(_folder_of(name) for name in files_in_caches() - known))}")
     print("  samples:")
     print("\n".join(top(read_samples(folder / "samples"), began, ready, 22)))
 

@@ -32,6 +32,8 @@ from evalharness.analysis.comparison.sides import side_of_rows, write_baseline
 from evalharness.analysis.judge import RegressionJudge, judge_gates, num_regression_gates
 from evalharness.analysis.noise import measured_noise
 from evalharness.analysis.statistics.paired import LEVEL
+from evalharness.api.cases import Case
+from evalharness.pytest_plugin.execution.repeats import sample_of
 from evalharness.runs.repeats import repeat_id
 from evalharness.runs.schema import EvalLine, GateVerdict, NoiseFacts, Row, RunFile
 
@@ -119,10 +121,11 @@ def rows_of(answers: Sequence[Sequence[bool]], cases: Sequence[int], repeat: int
 
 
 def run_of(checkpoint: Checkpoint, draw: Random, num_repeats: int, num_sampled: int, lost: Sequence[int] = ()) -> SimulatedRun:
-    """Return a run, with repeats of a sample that takes one case of a group, then a second, as the harness does."""
+    """Return a run, with repeats of a sample as the harness draws it."""
     rows = rows_of(checkpoint.answers(draw, lost), range(checkpoint.num_cases))
-    order = sorted(range(checkpoint.num_cases), key=lambda number: (number % GROUP_SIZE, draw.random()))
-    repeats = [row for number in range(num_repeats) for row in rows_of(checkpoint.answers(draw, lost), order[:num_sampled], number + 1)]
+    cases = [Case(id=str(number), group=str(number // GROUP_SIZE)) for number in range(checkpoint.num_cases)]
+    sample = [int(case.id) for case in sample_of(cases, num_sampled, str(draw.random()))]
+    repeats = [row for number in range(num_repeats) for row in rows_of(checkpoint.answers(draw, lost), sample, number + 1)]
     return SimulatedRun(rows, measured_noise(rows, repeats))
 
 

@@ -31,11 +31,13 @@ def _label(frame: FrameType) -> str:
         if step.f_code.co_name == "_find_and_load":
             imported = str(step.f_locals.get("name"))
         if not watched and any(part in step.f_code.co_filename for part in _WATCHED):
-            watched = _place(step)
+            watched = f"{_place(step)}:{step.f_lineno}"
         step = step.f_back
     if imported:
         return f"import {imported}"
-    return inner if watched in ("", inner) else f"{watched} < {inner}"
+    if not watched or watched.startswith(f"{inner}:"):
+        return watched or inner
+    return f"{watched} < {inner}"
 
 
 def _sample(folder: str) -> None:

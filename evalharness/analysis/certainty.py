@@ -8,11 +8,10 @@ Knows nothing about pytest; loads numpy.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal, NamedTuple
-
-import numpy as np
 
 from evalharness.analysis.comparison.compare import LOWER_IS_BETTER
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet
@@ -132,11 +131,11 @@ class PairedTest:
                 strata.append(stratum)
                 last = key
             self._groups[-1].append(case_id)
-        self._drawn = Drawn(np.array(strata, dtype=np.int64), np.array(_rates(strata)))
+        self._drawn = Drawn.of(strata, _rates(strata))
         self.num_cases = len(places)
         judged = {case_id for case_id, _, _ in places if case_id in base.cases and base.cases[case_id].was_judged}
         self.num_paired = len(judged)
-        self._metrics, self.unbounded = _metrics(base, judged, directions, only)
+        self._metrics, self.not_compared = _metrics(base, judged, directions, only)
         self.missing = [name for name in only if name not in {metric.name for metric in self._metrics}]
         self._sizes = self._table(lambda metric, case_id: case_id in metric.base)
         self._base = self._table(lambda metric, case_id: metric.base.get(case_id, 0.0))
@@ -144,10 +143,8 @@ class PairedTest:
         self._rows: list[tuple[list[float], list[float]]] = []
         """Sums of the least and greatest differences of each group of the prefix, by metric."""
 
-    def _table(self, value: object) -> np.ndarray:
-        assert callable(value)
-        rows = [[sum(float(value(metric, case_id)) for case_id in group) for metric in self._metrics] for group in self._groups]
-        return np.array(rows, dtype=np.float64).reshape(len(self._groups), len(self._metrics))
+    def _table(self, value: Callable[[_Metric, str], float]) -> list[list[float]]:
+        return [[sum(value(metric, case_id) for case_id in group) for metric in self._metrics] for group in self._groups]
 
     @property
     def can_prove(self) -> bool:
@@ -180,9 +177,7 @@ class PairedTest:
                                [sum(column) for column in zip(*(high for _, high in each), strict=True)]))  # fmt: skip
 
     def _sums(self) -> list[Sums]:
-        shape = (len(self._rows), len(self._metrics))
-        low, high = (np.array([row[end] for row in self._rows], dtype=np.float64).reshape(shape) for end in (0, 1))
-        return [Sums(self._sizes[:, place], self._base[:, place], low[:, place], high[:, place]) for place in range(shape[1])]
+        return Sums.of_columns(self._sizes, self._base, [low for low, _ in self._rows], [high for _, high in self._rows])
 
     def proof(self) -> Proof:
         """Return what the known groups prove; once something is proved, more groups do not take it back."""
@@ -193,7 +188,7 @@ class PairedTest:
         sums = self._sums()
         # The mean of several wealths is one, however they depend on each other: a regression of any metric makes it grow.
         wealth = sum(wealth_against_no_loss(self._drawn, each) for each in sums) / len(sums)
-        if float(np.max(wealth)) >= 1 / REGRESSED_LEVEL:
+        if wealth.max() >= 1 / REGRESSED_LEVEL:
             return proof._replace(claim="regressed")
         if all(wealth_against_loss(self._drawn, each, self.margin).max() >= 1 / HARMLESS_LEVEL for each in sums):
             return proof._replace(claim="harmless")
@@ -209,7 +204,7 @@ class PairedTest:
                 greatest_difference(self._drawn, sums, REGRESSED_LEVEL),
             )
             difference, low, high = (-found[0], -found[2], -found[1]) if metric.is_lower_better else found
-            base = metric.goodness(float(np.mean(list(metric.base.values()))))
+            base = metric.goodness(fmean(metric.base.values()))
             limits.append((found[1], Limits(metric.name, base, difference, low, high, found[2] < 0)))
         return [each for _, each in sorted(limits, key=lambda entry: entry[0])]
 
@@ -217,7 +212,7 @@ class PairedTest:
         """Return limits of a metric's mean over all cases, each at `HARMLESS_LEVEL`; None if a case lacks it in the baseline."""
         for each, sums in zip(self._metrics, self._sums(), strict=True):
             if each.name == metric and len(each.base) == self.num_cases and len(sums):
-                mean = float(np.mean(list(each.base.values())))
+                mean = fmean(each.base.values())
                 low = max(0.0, mean + least_difference(self._drawn, sums, HARMLESS_LEVEL))
                 high = min(1.0, mean - least_difference(self._drawn, sums.flipped(), HARMLESS_LEVEL))
                 return (1 - high, 1 - low) if each.is_lower_better else (low, high)
@@ -225,17 +220,20 @@ class PairedTest:
 
 
 def _metrics(base: Sheet, judged: Collection[str], directions: Mapping[str, str], only: Collection[str]) -> tuple[list[_Metric], list[str]]:
-    """Return the metrics that can be tested, and those that are not within 0…1."""
+    """Return the metrics that can be tested, and those that are not: outside of 0…1, or, unless they are named, had by few of the cases.
+
+    What a few cases have would be proved only once nearly all of these are asked.
+    """
     ways = {**directions, **dict.fromkeys(LOWER_IS_BETTER, "lower")}
     names = dict.fromkeys(name for case_id in judged for name in base.cases[case_id].scores)
-    metrics, unbounded = [], []
+    metrics, not_compared = [], []
     for name in sorted(names):
         if name.startswith("num_") or ways.get(name) == "none" or (only and name not in only):
             continue
         values = {case_id: base.cases[case_id].scores[name] for case_id in judged if name in base.cases[case_id].scores}
-        if not all(0 <= value <= 1 for value in values.values()):
-            unbounded.append(name)
+        if not all(0 <= value <= 1 for value in values.values()) or (not only and 2 * len(values) < len(judged)):
+            not_compared.append(name)
             continue
         is_lower_better = ways.get(name) == "lower"
         metrics.append(_Metric(name, is_lower_better, {key: 1 - value if is_lower_better else value for key, value in values.items()}))
-    return metrics, unbounded
+    return metrics, not_compared

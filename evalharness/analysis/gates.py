@@ -203,7 +203,7 @@ def evaluate_gate(
     elif _too_few_judged(rows) and (gate.holds(value) or rate is None or not rate.is_about_coverage):
         reason = f"only {part_of(sum(map(was_judged, rows)), len(rows), 'case')} had a verdict; the others were invalid or errors"
     else:
-        within = _within_noise(gate, value, None if floor is None else floor(len(scored) or len(rows)))
+        within = _within_noise(gate, value, None if floor is None else floor(scored or rows))
         reason = "" if gate.holds(value) or ("within_noise" in within and gate.holds(gate.threshold)) else _shortfall(gate, value)
         if reason and gate.end and mean is not None:
             reason = f"{gate.end} end of the interval {reason}; the mean is {number_text(mean)}"
@@ -220,8 +220,8 @@ def evaluate_gate(
     }
 
 
-Floor: TypeAlias = "Callable[[int], float]"
-"""Returns how far noise alone moves a metric over so many cases, with a chance of 95 %."""
+Floor: TypeAlias = "Callable[[Sequence[Row]], float]"
+"""Returns how far noise alone moves a metric over these rows, with a chance of 95 %."""
 
 
 def _within_noise(gate: Gate, value: float, floor: float | None) -> GateVerdict:

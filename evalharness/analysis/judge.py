@@ -283,12 +283,12 @@ def judge_gates(
 
 
 def _floor(noise: Noise | None) -> Floor | None:
-    """Return the floor of one run's metric by its number of cases; None where its noise is not known."""
+    """Return the floor of one run's metric by its rows; None where its noise is not known."""
     if noise is None:
         return None
     from evalharness.analysis.statistics.noise import floor_of
 
-    return lambda num_cases: floor_of([noise], num_cases)
+    return lambda rows: floor_of([noise], len(rows), len({row.get("group") or number for number, row in enumerate(rows)}))
 
 
 def num_regression_gates(evals: Mapping[str, EvalLine], rows: Iterable[Row]) -> int:

@@ -8,6 +8,7 @@ from typing import cast
 from evalharness.analysis.certainty import Limits, PairedTest, Place, Proof, coverage_sheet
 from evalharness.analysis.comparison.sheets import Sheet, Side, sheets_by_engine
 from evalharness.analysis.gates import BUILT_IN_METRICS, Gate, RegressionGate
+from evalharness.api.checks import first_names
 from evalharness.api.wording import number_text, part_of
 from evalharness.runs.partial import was_left_out
 from evalharness.runs.schema import GateVerdict, MetricLimits, Row, RunFile, TableEntry, entries_of, mapping
@@ -96,7 +97,8 @@ def _harmless(label: str, proof: Proof, test: PairedTest, limits: Sequence[Limit
     worst = limits[0]
     ends = f"{number_text(worst.low)} … {number_text(worst.high)}"
     which = f"nearest to it is {worst.metric}, changed by {number_text(worst.difference)} [{ends}]"
-    return f"no metric is worse than in {label} by {number_text(test.margin)}, certain after {after}; {which}"
+    others = f"; not compared: {first_names(test.not_compared, 5)}" if test.not_compared else ""
+    return f"no metric is worse than in {label} by {number_text(test.margin)}, certain after {after}; {which}{others}"
 
 
 def _regressions(label: str, limits: Sequence[Limits]) -> str:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from evalharness.analysis.comparison.sheets import RATES, CaseLine, line_of
+from evalharness.analysis.comparison.sheets import CaseLine, line_of
 from evalharness.runs.repeats import repeat_number
 from evalharness.runs.schema import JUDGED, NoiseEntry, NoiseFacts, Row, entries_of, text_of
 
@@ -43,7 +43,13 @@ def measured_noise(rows: Sequence[Row], repeats: Sequence[Row]) -> NoiseFacts | 
             num_judged += 1
             num_elsewhere += row.get("worker") != own.get("worker")
     num_repeats = max(repeat_number(row["nodeid"]) for row in repeats)
-    counts = Counter((_test(row), name) for row in rows if row["outcome"] in JUDGED for name in (*row["scores"], *RATES))
+    sizes: defaultdict[Test, set[str]] = defaultdict(set)
+    num_cases = Counter[Test]()
+    for row in rows:
+        if row["outcome"] in JUDGED:
+            sizes[_test(row)].add(row.get("group") or f"\0{row['case_id']}")
+            num_cases[_test(row)] += 1
+    counts = {test: (num_cases[test], len(groups)) for test, groups in sizes.items()}
     return {
         "repeats": num_repeats,
         "num_judged": num_judged,
@@ -57,8 +63,11 @@ def _test(row: Row) -> Test:
     return row["eval"], row["test"], row["engine"]
 
 
-def _entries(test: Test, cases: Runs, num_runs: int, counts: Mapping[tuple[Test, str], int]) -> Iterator[NoiseEntry]:
-    """Yield the noise of a test's answers, then that of each of its scores; counts (`num_…`) are neither better nor worse."""
+def _entries(test: Test, cases: Runs, num_runs: int, counts: Mapping[Test, tuple[int, int]]) -> Iterator[NoiseEntry]:
+    """Yield the noise of a test's answers, then that of each of its scores; counts (`num_…`) are neither better nor worse.
+
+    `counts`: judged cases of each test, and their groups.
+    """
     from evalharness.analysis.statistics.noise import flip_shares, floor_of, noise_of
 
     names = dict.fromkeys(name for runs in cases.values() for line in runs.values() for name in line.scores if not name.startswith("num_"))
@@ -69,21 +78,27 @@ def _entries(test: Test, cases: Runs, num_runs: int, counts: Mapping[tuple[Test,
         noise = noise_of(values, groups)
         if noise is None:
             continue
-        variance, between = (0.0, 0.0) if name == ANSWER else (noise.variance, noise.between)
-        noise = noise._replace(variance=variance, between=between)
+        if name == ANSWER:
+            noise = noise._replace(variance=0.0, covariance=0.0, between=0.0, freedom=math.inf)
         shares = zip(cases, flip_shares(values), strict=True)
         yield {
             **_names(test, name),
             "flip_rate": noise.flip_rate,
-            "low": None if math.isnan(noise.low) else noise.low,
-            "high": None if math.isnan(noise.high) else noise.high,
-            "variance": variance,
-            "between": between,
-            "floor": floor_of([noise, noise], counts.get((test, name)) or noise.num_cases),
+            "low": _finite(noise.low),
+            "high": _finite(noise.high),
+            "variance": noise.variance,
+            "covariance": noise.covariance,
+            "between": noise.between,
+            "freedom": _finite(noise.freedom),
+            "floor": floor_of([noise, noise], *counts[test]),
             "num_cases": noise.num_cases,
             "num_runs": noise.num_runs,
             "flips": {case_id: round(float(share), 6) for case_id, share in shares if share > 0},
         }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _names(test: Test, metric: str) -> NoiseEntry:
@@ -107,9 +122,11 @@ def noises_of(entries: Sequence[NoiseEntry] | None, engine: str | None = None) -
     for entry in entries_of(entries):
         values: Mapping[str, object] = entry
         numbers = {name: _number(values.get(name)) for name in Noise._fields}
-        needed = [number for name, number in numbers.items() if name not in ("low", "high")]
+        needed = [number for name, number in numbers.items() if name not in ("low", "high", "freedom")]
         if (engine is None or values.get("engine") == engine) and values.get("metric") != ANSWER and not any(map(math.isnan, needed)):
             num_cases, num_runs = (int(numbers.pop(name)) for name in ("num_cases", "num_runs"))
+            if not numbers["freedom"] >= 1:
+                numbers["freedom"] = math.inf
             key = text_of(entry.get("eval")), text_of(entry.get("test")), text_of(entry.get("metric"))
             noises[key] = Noise(**numbers, num_cases=num_cases, num_runs=num_runs)
     return noises

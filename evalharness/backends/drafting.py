@@ -73,29 +73,31 @@ class Pace:
     def __init__(self) -> None:
         self._with: deque[tuple[float, float]] = deque(maxlen=_NUM_COMPARED)
         """Seconds and tokens of a row in a drafted step."""
-        self._ratios: deque[float] = deque(maxlen=_NUM_LOOKS)
-        """Seconds of a row without drafts, by those with."""
+        self._gains: deque[float] = deque(maxlen=_NUM_LOOKS)
+        self._without: deque[float] = deque(maxlen=_NUM_LOOKS)
+        """Seconds of a row in a step without drafts."""
         self._num_steps = 0
         self._off_until = 0
         self.saved_s = self.lost_s = 0.0
 
     def note(self, num_rows: int, num_tokens: int, seconds: float, *, drafted: bool) -> None:
         """Note a step in which every row went on."""
+        row_s = seconds / num_rows
         if drafted:
-            self._with.append((seconds / num_rows, num_tokens / num_rows))
-            if self._ratios:
-                gain_s = seconds * (median(self._ratios) * num_tokens / num_rows - 1)
+            self._with.append((row_s, num_tokens / num_rows))
+            if self._without:
+                gain_s = num_tokens * median(self._without) - seconds
                 self.saved_s += max(0.0, gain_s)
                 self.lost_s += max(0.0, -gain_s)
-        elif self._with:
-            self._ratios.append(seconds / num_rows / median(row_s for row_s, _ in self._with))
+            return
+        self._without.append(row_s)
+        if self._with:
+            self._gains.append(row_s / median(with_s for with_s, _ in self._with) * fmean(num for _, num in self._with))
 
     @property
     def gain(self) -> float | None:
         """How many times as fast steps with drafts are; None while too little is known."""
-        if len(self._ratios) < _NUM_LOOKS or not self._with:
-            return None
-        return median(self._ratios) * fmean(num_tokens for _, num_tokens in self._with)
+        return median(self._gains) if len(self._gains) == _NUM_LOOKS else None
 
     def wants_drafts(self) -> bool:
         """Return whether the next step is to have drafts."""
@@ -106,7 +108,7 @@ class Pace:
         if gain is not None and gain < 1:
             self._off_until = self._num_steps + _OFF_FOR
             self._with.clear()  # then all is measured anew: another eval may have begun
-            self._ratios.clear()
+            self._gains.clear()
             return False
         return self._num_steps % (_EARLY if gain is None else _LATE) != 0
 
@@ -138,7 +140,7 @@ class AnswersSoFar:
         return None
 
 
-@dataclass
+@dataclass(slots=True)
 class _Experience:
     """How often drafted tokens of one kind were taken; begins with little, and good."""
 
@@ -146,16 +148,12 @@ class _Experience:
     num_tried: float = 4.0
     num_chances: int = 0
 
-    @property
-    def rate(self) -> float:
-        return self.num_taken / self.num_tried
-
     def note(self, num_taken: int, num_tried: int, keep: float = 1.0) -> None:
         self.num_taken = keep * self.num_taken + num_taken
         self.num_tried = keep * self.num_tried + num_tried
 
 
-@dataclass
+@dataclass(slots=True)
 class _Row:
     """One answer as it grows. `text`: the end of its prompt, and its tokens so far; it follows `tokens` from `place` on."""
 
@@ -195,14 +193,14 @@ class Drafter:
 
     def begin(self, name: str, prompt_end: Sequence[int], draft: Sequence[int], stop_ids: frozenset[int] = frozenset()) -> None:
         """Begin an answer. `prompt_end`: the prompt's last ids, a few will do; `draft`: a recorded answer, or nothing."""
-        row = _Row(draft, list(prompt_end[-NUM_MATCHED_ELSEWHERE:]), stop_ids, min(len(prompt_end), NUM_MATCHED_ELSEWHERE))
+        row = _Row(list(draft), list(prompt_end[-NUM_MATCHED_ELSEWHERE:]), stop_ids, min(len(prompt_end), NUM_MATCHED_ELSEWHERE))
         if draft:
-            row.tokens, row.place = draft, 0
+            row.tokens, row.place = row.draft, 0
         self._rows[name] = row
         self.counts.num_answers += 1
         self.counts.num_found += bool(draft)
 
-    def take(self, name: str, new_ids: Sequence[int]) -> None:
+    def take(self, name: str, new_ids: list[int]) -> None:
         """Note the tokens that one step has added to an answer: those of the draft that were taken, and one more."""
         row = self._rows[name]
         if row.has_ended or not new_ids:
@@ -210,11 +208,11 @@ class Drafter:
         counts, drafted = self.counts, row.drafted
         counts.num_tokens += len(new_ids)
         counts.num_row_steps += 1
-        num_taken = 0
-        while num_taken < min(len(drafted), len(new_ids) - 1) and drafted[num_taken] == new_ids[num_taken]:
-            num_taken += 1
-        counts.num_taken += num_taken
         if drafted:
+            num_taken = len(new_ids) - 1
+            if drafted[:num_taken] != new_ids[:num_taken]:  # an engine that takes what it would not have made is no engine of ours
+                num_taken = next(place for place in range(num_taken) if place >= len(drafted) or drafted[place] != new_ids[place])
+            counts.num_taken += num_taken
             # A draft that the engine cut, for a grammar or for want of room, was not wrong.
             was_wrong = num_taken < len(drafted) and new_ids[num_taken] != drafted[num_taken]
             self._experience[row.kind].note(num_taken, num_taken + was_wrong, keep=0.999)
@@ -224,15 +222,14 @@ class Drafter:
         row.has_ended = not row.stop_ids.isdisjoint(new_ids)
         self._follow(row, new_ids)
 
-    def _follow(self, row: _Row, new_ids: Sequence[int]) -> None:
+    def _follow(self, row: _Row, new_ids: list[int]) -> None:
         """Find the place of an answer in what it follows, or in something else."""
-        was_own, differs = row.tokens is row.draft, False
+        was_own = row.tokens is row.draft
         place = row.place
-        for token in new_ids:
-            if place is not None and place < len(row.tokens) and row.tokens[place] == token:
-                place += 1
-            elif place is not None:
-                differs, place = True, None
+        if place is not None:
+            behind = place + len(new_ids)
+            place = behind if list(row.tokens[place:behind]) == new_ids else None
+        differs = place is None and row.place is not None
         row.place = place
         row.last_place = place if place is not None and was_own else row.last_place + len(new_ids)
         if place is not None and not was_own and row.draft:
@@ -265,12 +262,10 @@ class Drafter:
         if row.has_ended or room <= 0:
             return []
         if row.place is None:
-            self._find(row)
-            if row.place is None:
-                return []
+            return []
         num = min(room, self._num_worth(row))
         drafted = list(row.tokens[row.place : row.place + num]) if num else []
-        if _END in drafted:
+        if row.kind == "elsewhere" and _END in drafted:
             del drafted[drafted.index(_END) :]
         row.drafted = drafted
         self.counts.num_drafted += len(drafted)
@@ -279,7 +274,7 @@ class Drafter:
     def _num_worth(self, row: _Row) -> int:
         """Return how many tokens are worth drafting, by how often they were taken in this answer and in all."""
         every = self._experience[row.kind]
-        rate = (row.own.num_taken + _PRIOR * every.rate) / (row.own.num_tried + _PRIOR)
+        rate = (row.own.num_taken + _PRIOR * every.num_taken / every.num_tried) / (row.own.num_tried + _PRIOR)
         if rate < WORTH_DRAFTING:
             every.num_chances += 1
             return int(every.num_chances % _LOOK_AGAIN == 0)
@@ -292,7 +287,3 @@ class Drafter:
         row = self._rows.pop(name)
         end = next((place + 1 for place in range(row.num_prompt, len(row.text)) if row.text[place] in row.stop_ids), None)
         self._others.add(row.text[:end])
-
-    def names(self) -> list[str]:
-        """Return the answers that have begun and not ended."""
-        return list(self._rows)

@@ -18,6 +18,7 @@ from evalharness.report.tables import RunTables, load_tables
 from evalharness.report.terminal import terminal_lines, terminal_width
 from evalharness.report.text import one_line
 from evalharness.runs.files import write_atomically
+from evalharness.runs.partial import stopped_evals
 from evalharness.runs.records import generation_facts, read_records
 from evalharness.runs.run_file import read_run, read_samples, write_run_file
 from evalharness.runs.samples import write_rows
@@ -121,6 +122,8 @@ def _report_pages(tables: RunTables) -> dict[str, Path]:
 def _timeline(tables: RunTables) -> dict[str, Path]:
     """Write a timeline where the run has several checkpoints; scripts of the fake backend are not checkpoints."""
     engines = entries_of(tables.run.get("engines"))
+    if stopped_evals(tables.run):
+        return {}
     if len({(engine.get("backend"), engine.get("checkpoint")) for engine in engines if engine.get("fingerprint")}) < 2:
         return {}
     from evalharness.report.timeline.files import write_run_timeline  # a fifth of a second

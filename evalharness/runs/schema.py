@@ -498,9 +498,13 @@ class NoiseEntry(TypedDict):
     low: float | None
     high: float | None
     variance: float
-    """Of a case's value from run to run, cases of a group taken together; 0 for "answer"."""
+    """Of a case's value from run to run; 0 for "answer", as those below are."""
+    covariance: float
+    """Of two cases of one group."""
     between: float
     """Variance of whole runs beyond that; 0 unless repeats differ as a whole by more than chance."""
+    freedom: float | None
+    """How well the variances are known, as degrees of freedom; None where nothing flips."""
     floor: float
     """How far noise alone moves the mean between two runs of all cases of the test, with a chance of 95 %."""
     num_cases: int

@@ -33,6 +33,7 @@ from evalharness.runs.schema import (
 
 _Count: TypeAlias = Literal["num_generations", "num_prompt_tokens", "num_completion_tokens"]
 _Seconds: TypeAlias = Literal["load_s", "tests_s", "idle_s"]
+_SESSION = re.compile(r"^resumed-\d+-")
 _PART = re.compile(r"^(resumed-\d+-)?(part\d+-)?.*$")  # what of a worker's name tells its session: of a merged run each part has its own
 _COUNTS: tuple[_Count, ...] = ("num_generations", "num_prompt_tokens", "num_completion_tokens")
 
@@ -194,7 +195,7 @@ class EngineTotals:
         """Note the seconds of the worker's unit, and the work in them."""
         total = self._total(engine)
         total["generation_s"] += generation_s
-        self._workers[engine].add(worker)
+        self._workers[engine].add(_SESSION.sub("", worker))
         self._work[engine].update(work)
         for counts, answers in self._open.pop(worker, {}).values():
             for name in _COUNTS:

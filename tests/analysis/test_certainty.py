@@ -98,10 +98,15 @@ class TestProof:
 
     def test_what_is_not_within_0_and_1_or_not_in_the_baseline_cannot_be_proved(self) -> None:
         base = sheet(loss=[2.5] * 10, right=[1.0] * 10, num_words=[7.0] * 10)
-        assert (paired(base).can_prove, paired(base).unbounded) == (True, ["loss"])
+        assert (paired(base).can_prove, paired(base).not_compared) == (True, ["loss"])
         assert not paired(base, only=("loss",)).can_prove
         assert not paired(base, only=("other",)).can_prove
         assert not paired(base, [*singles(10), *(Place(f"new{place}", None, 0) for place in range(11))]).can_prove
+
+    def test_what_few_cases_have_is_compared_only_where_a_gate_names_it(self) -> None:
+        base = sheet(right=[1.0] * 10, rare=[1.0] * 4 + [None] * 6)
+        assert paired(base).not_compared == ["rare"]
+        assert paired(base, only=("rare",)).not_compared == []
 
     def test_the_mean_of_all_has_limits(self) -> None:
         test = paired(sheet(right=[1.0] * 90 + [0.0] * 10))

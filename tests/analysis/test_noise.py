@@ -22,7 +22,17 @@ def entry(variance: object, metric: str = "f1", **changes: Any) -> dict[str, Any
     """Return an entry of run.json's noise, of the test whose rows `cases` makes."""
     found = cases([1.0])[0]
     names = {"eval": found["eval"], "test": found["test"], "engine": ENGINE["id"], "metric": metric}
-    numbers = {"flip_rate": 0.1, "low": 0.0, "high": 0.2, "variance": variance, "between": 0.0, "num_cases": 64, "num_runs": 4}
+    numbers = {
+        "flip_rate": 0.1,
+        "low": 0.0,
+        "high": 0.2,
+        "variance": variance,
+        "covariance": 0.0,
+        "between": 0.0,
+        "freedom": None,
+        "num_cases": 64,
+        "num_runs": 4,
+    }
     return {**names, **numbers, "floor": 0.0, "flips": {}, **changes}
 
 

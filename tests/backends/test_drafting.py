@@ -18,7 +18,7 @@ STOP = 0
 def decoded(
     drafter: Drafter, name: str, answer: Sequence[int], draft: Sequence[int], cut: Callable[[int], int] = lambda num: num
 ) -> list[int]:
-    """Return what an engine makes whose model's answer is `answer`, taking drafts where they are right; `cut`: of a draft, what it checks."""
+    """Return what an engine makes whose model would make `answer`; `cut`: how many tokens of a draft it checks."""
     drafter.begin(name, PROMPT, draft, frozenset({STOP}))
     made: list[int] = []
     drafted: list[int] = []

@@ -83,6 +83,7 @@ SHOWN_BY = {
     "keep_going": f"{_PLUGIN}/execution/test_early_end.py",
     "report_dir": f"{_PLUGIN}/test_strangers_runs.py",
     "baseline": f"{_PLUGIN}/test_idle_options.py",
+    "until_certain": f"{_PLUGIN}/test_until_certain.py",
     "coordinates": f"{_PLUGIN}/test_idle_options.py",
 }
 """What the other options do, by the tests that show it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +68,10 @@ class TestIds:
 class TestSample:
     CASES = tuple(Case(id=f"c{number}", group=f"g{number // 5}" if number < 50 else None) for number in range(60))
 
-    def test_every_group_is_taken_before_any_twice(self) -> None:
-        sample = sample_of(self.CASES, 20, "0")
-        assert len({case.group or case.id for case in sample}) == 20
-        assert len({case.id for case in sample_of(self.CASES, 30, "0")}) == 30
+    def test_two_of_every_group_are_taken_before_a_third(self) -> None:
+        sizes = Counter(case.group or case.id for case in sample_of(self.CASES, 30, "0"))
+        assert sorted(sizes.values()) == [1] * 10 + [2] * 10
+        assert max(Counter(case.group for case in sample_of(self.CASES, 12, "0") if case.group).values()) == 2
         assert len(sample_of(self.CASES, 100, "0")) == 60
 
     def test_it_is_drawn_by_the_seed(self) -> None:
@@ -105,6 +107,18 @@ class TestRuns:
             assert "noise: up to 16.7% of scores flip from run to run (32 judged repeats)" in run.output
         assert run.facts["partial"] == []
         assert (run.run_dir / "report.md").read_text().count("\n## Noise\n") == 1
+
+    def test_options_that_change_nothing_are_named(self, project: Project) -> None:
+        project.write(test_a=FLIPS)
+        assert "--noise-cases changed nothing: it concerns --noise, which is not on" in project.run("--noise-cases", "3").output
+        one = project.run("--noise", "2", "test_a.py::test_s[fake:echo-c0]", "--run-id", "one")
+        assert (one.exit_code, one.facts["idle_options"]) == (0, ["--noise changed nothing: no case was asked again"])
+
+    def test_the_file_for_ci_has_no_repeats(self, project: Project) -> None:
+        project.write(test_a=FLIPS).run(*NOISE, "--junitxml", "junit.xml", mode="n0")
+        (suite,) = ET.parse(project.root / "junit.xml").getroot().iter("testsuite")
+        assert (len(suite.findall("testcase")), suite.get("tests")) == (17, "17")  # with the gate
+        assert "~again" not in (project.root / "junit.xml").read_text()
 
     def test_without_the_option_nothing_is_asked_again(self, project: Project) -> None:
         run = project.write(test_a=FLIPS).run()

@@ -55,7 +55,7 @@ class TestVerdict:
         same = run(project, wrong(range(10)), "same", *SURE, mode=mode)
         gate, num = same.gate("no_regression(right)"), len(asked(same))
         assert (same.exit_code, gate["passed"]) == (0, True)
-        assert 70 < num < 200
+        assert 70 < num < (230 if mode == "n2" else 130)  # a worker may be late, and what the other asks meanwhile is in vain
         facts = gate["certain"]
         assert (facts["claim"], facts["margin"], facts["of_cases"]) == ("harmless", 0.03, NUM_CASES)
         assert facts["num_cases"] <= num  # of workers, those in flight are known later
@@ -73,7 +73,7 @@ class TestVerdict:
         worse = run(project, wrong(range(120)), "worse", *SURE, mode=mode)
         gate = worse.gate("no_regression(right)")
         assert (worse.exit_code, gate["passed"], gate["certain"]["claim"]) == (1, False, "regressed")
-        assert len(asked(worse)) < 80
+        assert len(asked(worse)) < (230 if mode == "n2" else 80)
         assert gate["reason"].startswith("regressed against base (fake:base): right 0.958 → about 0.")
         assert "GATE FAILED: no_regression(right)" in worse.output
 

@@ -146,6 +146,12 @@ class TestThroughput:
         assert answers["sum_context"] == 5 * 12.5 + 9 * 14.5
         assert entry["work"] == {"num_steps": 6.0}
 
+    def test_a_worker_of_a_resumed_run_is_the_one_of_before(self) -> None:
+        speed = EngineTotals()
+        for worker in ("main", "resumed-001-main", "resumed-002-main"):
+            speed.end_unit(worker, "hf:a", 1.0)
+        assert [entry["num_workers"] for entry in speed.entries()] == [1]
+
     @pytest.mark.parametrize("goes_on", [True, False], ids=["then-another-unit", "last-unit"])
     def test_tokens_of_a_unit_without_seconds_count_for_no_rate(self, goes_on: bool) -> None:
         speed = EngineTotals()

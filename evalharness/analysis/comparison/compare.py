@@ -420,7 +420,7 @@ def _with_verdict(
     paired, floor = change.change, math.nan
     detectable = detectable_difference(paired.standard_error, level / num_tests) if paired.num_groups > 1 else math.nan
     if noises and paired.num_pairs:
-        floor = floor_of(noises, paired.num_pairs, level=LEVEL / num_tests / num_families)
+        floor = floor_of(noises, paired.num_pairs, paired.num_groups, level=LEVEL / num_tests / num_families)
         detectable = max(detectable, detectable_over(floor, paired.standard_error, level / num_tests))
     is_noise = 0 < abs(paired.difference) <= floor
     if p_corrected <= level and paired.difference and not is_noise:

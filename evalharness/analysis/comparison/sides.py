@@ -13,6 +13,7 @@ list. Ten thousand cases of twenty scores take about a megabyte, most of it thei
 from __future__ import annotations
 
 import json
+import math
 import os
 import string
 from collections.abc import Iterable, Mapping, Sequence
@@ -182,6 +183,7 @@ def _circumstances(run: RunFile, engine: EngineEntry) -> dict[str, Any]:
         "chat template": engine.get("template_sha256"),
         "dtype": mapping(engine.get("settings")).get("dtype"),
         "code": f"{commit}{' with uncommitted changes' if git.get('dirty') else ''}" if git else None,
+        "batch-invariant mode": _option(run, "batch_invariant"),
         "seed": _option(run, "seed"),
     }
 
@@ -285,7 +287,7 @@ def read_baseline(path: Path) -> Side:
 
 
 def _noise_json(key: tuple[str, str, str], noise: Noise) -> dict[str, Any]:
-    values = {name: None if value != value else round(value, 9) for name, value in noise._asdict().items()}
+    values = {name: round(value, 9) if math.isfinite(value) else None for name, value in noise._asdict().items()}
     return {**dict(zip(("eval", "test", "metric"), key, strict=True)), **values}
 
 

@@ -303,7 +303,10 @@ class _Columns:
         if not known:
             return math.nan
         sides = (self.points[mean.place].side.noise.get((*self.test, metric), known[-1]) for mean in (one, other))
-        return floor_of(list(sides), min(one.n, other.n))
+        lines = self.lines[one.place].values()
+        num_groups = len({line.group or number for number, line in enumerate(lines)})
+        num_cases = min(one.n, other.n)
+        return floor_of(list(sides), num_cases, max(1, round(num_cases * num_groups / len(lines))))
 
     def _best(self, metric: str, values: Sequence[Mean], direction: str, score: Score, parts: Sequence[Lines]) -> Best | None:
         fair = [value for value in values if not self.points[value.place].asked_otherwise]

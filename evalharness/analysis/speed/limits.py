@@ -68,16 +68,25 @@ def shares(spent: Spent) -> dict[str, float]:
 
 
 def limit(spent: Spent) -> tuple[str, str]:
-    """Return what limits an engine: the name of its largest share, and a sentence."""
+    """Return what limits an engine: the name of its largest share, and a sentence, which also says what limits while it generates."""
     parts = shares(spent)
     name = max(parts, key=lambda part: parts[part])
     if spent.total_s <= 0 or parts[name] <= 0:
         return "nothing", "nothing was generated, so nothing limits"
+    sentence = _sentence(name, parts[name], spent.total_s, spent)
+    if name in _OUTSIDE and spent.generation_s > 0:
+        inner = max((part for part in parts if part not in _OUTSIDE), key=lambda part: parts[part])
+        sentence += f"; while it generates, {_sentence(inner, parts[inner], spent.generation_s, spent)}"
+    return name, sentence
+
+
+def _sentence(name: str, seconds: float, of_s: float, spent: Spent) -> str:
     how = "longest" if spent.bound_decode_s is None else "longer than the card needs"
-    seconds = f"{parts[name]:,.1f} of {spent.total_s:,.1f} s"
-    return name, f"{_SENTENCES[name].format(how)} ({seconds}){''.join(_details(name, spent))}"
+    return f"{_SENTENCES[name].format(how)} ({seconds:,.1f} of {of_s:,.1f} s){''.join(_details(name, spent))}"
 
 
+_OUTSIDE = ("loading", "tests", "idle")
+"""What takes time in which an engine does not generate."""
 _SENTENCES = {
     "loading": "starting engines and loading weights takes longest",
     "tests": "tests are slower than the engine, which waits for them",
@@ -106,7 +115,8 @@ def _details(name: str, spent: Spent) -> Iterator[str]:
         yield f"; the card computes {spent.busy:.0%} of the time: what costs is {cause}"
     elif name == "decode" and spent.bound_decode_s is not None:
         yield "; whether CPU or kernels is not measured (no NVML)"
-    yield from _rows(spent)
+    if name == "decode":
+        yield from _rows(spent)
 
 
 def _step(spent: Spent) -> Iterator[str]:
@@ -124,4 +134,4 @@ def _rows(spent: Spent) -> Iterator[str]:
     if spent.kv_rows is not None and spent.kv_rows < _FEW_ROWS * most:
         yield f"; its memory has room for about {spent.kv_rows:,.0f} answers at once"
     elif spent.rows_possible is not None and spent.rows_possible < most:
-        yield f"; there are only {spent.rows_possible:,.0f} answers for each worker, and a step costs about the same for more"
+        yield f"; there are only {spent.rows_possible:,.0f} answers for each worker, where {most:,.0f} can run at once"

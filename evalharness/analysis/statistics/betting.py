@@ -17,11 +17,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 Array = Any
+Rows: TypeAlias = "Sequence[Sequence[float]]"
 
 STAKES = (0.1, 0.3, 0.6, 0.95)
 """Shares of the largest stake that cannot ruin; the wealth is spread evenly over them, as the best is known only afterwards."""
@@ -57,6 +58,11 @@ class Drawn:
 
     strata: Array
     rates: Array
+
+    @classmethod
+    def of(cls, strata: Sequence[int], rates: Sequence[float]) -> Drawn:
+        """Return the groups of these strata."""
+        return cls(np.array(strata, dtype=np.int64), np.array(rates, dtype=np.float64))
 
     def __len__(self) -> int:
         return len(self.strata)
@@ -103,6 +109,12 @@ class Sums:
     base: Array
     low: Array
     high: Array
+
+    @classmethod
+    def of_columns(cls, sizes: Rows, base: Rows, low: Rows, high: Rows) -> list[Sums]:
+        """Return the scores of tables with a row for each group and a column for each score."""
+        tables = [np.array(rows, dtype=np.float64).reshape(len(rows), len(sizes[0]) if sizes else 0) for rows in (sizes, base, low, high)]
+        return [cls(*(table[:, column] for table in tables)) for column in range(tables[0].shape[1])]
 
     def __len__(self) -> int:
         return len(self.low)

@@ -19,15 +19,17 @@ class Noise(NamedTuple):
     """What repeats say of one score.
 
     `flip_rate`: the chance that two runs give a case different values, with its 95 % interval (NaN: none). `variance`: of a case's value
-    from run to run, cases of one group taken together. `between`: variance of whole runs beyond that of their cases; 0 unless repeats
-    differ as a whole by more than chance.
+    from run to run; `covariance`: of two cases of one group. `between`: variance of whole runs beyond that of their cases; 0 unless repeats
+    differ as a whole by more than chance. `freedom`: how well the variances are known, as degrees of freedom; infinite where nothing flips.
     """
 
     flip_rate: float
     low: float
     high: float
     variance: float
+    covariance: float
     between: float
+    freedom: float
     num_cases: int
     num_runs: int
 
@@ -44,8 +46,9 @@ def flip_shares(values: Sequence[Sequence[float]] | Array) -> Array:
 def noise_of(values: Sequence[Sequence[float]] | Array, groups: Sequence[str | None], *, seed: int = DEFAULT_SEED) -> Noise | None:
     """Return the noise of a score of repeated cases, None if no case has two values. `values`: `(cases, runs)`, NaN: no value.
 
-    The variance is the one within cases of an analysis of variance (sums of squares about each case's mean, over the runs less one), with
-    residuals summed within groups first, so that cases of a group that change together count as they do in a mean.
+    Variances are those within cases of an analysis of variance: squares about each case's mean, over the runs less one. What the squares of
+    groups' sums have more than those of their cases is covariance. Degrees of freedom are Satterthwaite's (1946), from how much groups
+    differ in theirs: where one case of a hundred flips, nearly nothing is known of how often the others would.
     """
     values = np.asarray(values, dtype=np.float64)
     known = (~np.isnan(values)).sum(axis=1)
@@ -56,10 +59,17 @@ def noise_of(values: Sequence[Sequence[float]] | Array, groups: Sequence[str | N
     interval = mean_intervals(flip_shares(values)[:, None], groups, is_rate=[False], is_bounded=[True], seed=seed)[0]
     residuals = (values - np.nanmean(values, axis=1, keepdims=True)) * np.sqrt(known / (known - 1))[:, None]
     sums = cluster_sums(residuals, group_codes(groups, len(values)))
-    runs_of_groups = (sums.counts > 0).sum(axis=1)
-    variance = float(((sums.sums**2).sum(axis=1) / runs_of_groups).sum() / len(values))
-    between = _between(residuals[known == values.shape[1]], variance)
-    return Noise(float(np.mean(flip_shares(values))), interval.low, interval.high, variance, between, len(values), values.shape[1])
+    sizes = sums.counts.max(axis=1)
+    of_cases = float((np.nansum(residuals**2, axis=1) / known).sum())
+    of_groups = (sums.sums**2).sum(axis=1) / (sums.counts > 0).sum(axis=1)
+    num_pairs = float((sizes * (sizes - 1)).sum())
+    variance = of_cases / len(values)
+    covariance = min(max(0.0, (float(of_groups.sum()) - of_cases) / num_pairs), variance) if num_pairs else 0.0
+    spread = float(((of_groups - of_groups.mean()) ** 2).sum())
+    freedom = max(1.0, 2 * float(of_groups.sum()) ** 2 / spread) if spread > 0 else math.inf
+    between = _between(residuals[known == values.shape[1]], variance + covariance * num_pairs / len(values))
+    numbers = (float(np.mean(flip_shares(values))), interval.low, interval.high, variance, covariance, between, freedom)
+    return Noise(*numbers, len(values), values.shape[1])
 
 
 def _between(residuals: Array, variance: float) -> float:
@@ -67,19 +77,23 @@ def _between(residuals: Array, variance: float) -> float:
     num_cases, num_runs = residuals.shape
     if num_cases < 2 or not variance > 0:
         return 0.0
-    means = residuals.mean(axis=0)
-    of_runs = num_cases * float((means**2).mean())
+    of_runs = num_cases * float((residuals.mean(axis=0) ** 2).mean())
     if special.fdtrc(num_runs - 1, (num_cases - 1) * (num_runs - 1), of_runs / variance) > LEVEL:
         return 0.0
     return max(0.0, (of_runs - variance) / num_cases)
 
 
-def floor_of(noises: Sequence[Noise], num_cases: int, *, level: float = LEVEL) -> float:
-    """Return the floor: how far, with a chance of 1 − `level`, noise alone moves the mean of `num_cases` cases.
+def floor_of(noises: Sequence[Noise], num_cases: int, num_groups: int, *, level: float = LEVEL) -> float:
+    """Return the floor: how far, with a chance of 1 − `level`, noise alone moves the mean of cases in groups of about equal size.
 
-    With one `Noise` that is one run against a fixed number; for the difference of two runs give that of both, or one of them twice.
+    With one `Noise` that is one run against a fixed number; for the difference of two runs give that of both, or one of them twice. The
+    normal quantile is widened as that of t is at 95 %, where few flips were seen.
     """
-    return float(special.ndtri(1 - level / 2)) * math.sqrt(sum(noise.variance / num_cases + noise.between for noise in noises))
+    others = num_cases / num_groups - 1
+    variance = sum((noise.variance + noise.covariance * others) / num_cases + noise.between for noise in noises)
+    freedom = min(noise.freedom for noise in noises)
+    widened = float(special.stdtrit(freedom, 0.975) / special.ndtri(0.975)) if math.isfinite(freedom) else 1.0
+    return float(special.ndtri(1 - level / 2)) * widened * math.sqrt(variance)
 
 
 def detectable_over(floor: float, standard_error: float, level: float) -> float:

@@ -6,7 +6,9 @@ takes transformers from here. `tests/backends/hf/test_transformers_internals.py`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from evalharness.backends.torchvision_cpu import register_missing_operators
@@ -23,7 +25,26 @@ DynamicLayer: Any = transformers.cache_utils.DynamicLayer
 
 chat_template_utils.ImmutableSandboxedEnvironment = LimitedEnvironment  # a checkpoint's template might loop for ever, or take all memory
 
-__all__ = ["DynamicLayer", "gguf_architectures", "grows_freely", "num_image_tokens", "takes_dynamic_cache", "transformers"]
+__all__ = [
+    "DynamicLayer",
+    "attending_with",
+    "gguf_architectures",
+    "grows_freely",
+    "num_image_tokens",
+    "takes_dynamic_cache",
+    "transformers",
+]
+
+
+@contextmanager
+def attending_with(attend: Callable[..., Any]) -> Iterator[None]:
+    """Have sdpa attention computed by another function in here; it is given transformers' own as `otherwise`, and what that takes."""
+    functions = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
+    functions["sdpa"] = partial(attend, otherwise=functions["sdpa"])
+    try:
+        yield
+    finally:
+        del functions["sdpa"]  # this one alone: behind it the library's stands
 
 
 def num_image_tokens(processor: Any, sizes: Sequence[tuple[int, int]]) -> list[int] | None:

@@ -28,6 +28,7 @@ from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf._transformers import transformers
 from evalharness.backends.hf.batching import BatchSizes, groups_of_equal_plan, is_broken_device, is_out_of_memory, release_memory
 from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested, largest_image_tokens, row_with_images
+from evalharness.backends.hf.drafts import HfDrafts
 from evalharness.backends.hf.fixed_cache import Steps
 from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, shared_checkpoint
 from evalharness.backends.hf.sampling import EXTRA_OPTIONS, Grammars, check_extras
@@ -75,6 +76,7 @@ class HfBackend:
         self._shared = shared
         self._runner: BatchRunner | None = None
         self.work = WorkSums()
+        self._drafts = HfDrafts()
         model = loaded.model
         self._computing: Callable[[], AbstractContextManager[Any]] = self._without_settings if shared is None else shared.sampling
         self._settings: Mapping[str, Any] = {
@@ -278,7 +280,8 @@ class HfBackend:
         """Yield outputs; return the rows that have none, and what went wrong as plain text, as the exception would keep tensors alive."""
         left = {row.prompt.index: row for row in rows}
         try:
-            for output in runner.run(rows):
+            drafted = self._drafts.run(rows, runner) if isinstance(runner, BatchRunner) and self._drafts.can_run(rows, runner) else None
+            for output in runner.run(rows) if drafted is None else drafted:
                 del left[output[0] if isinstance(output, tuple) else output.index]
                 yield output
             return [], None

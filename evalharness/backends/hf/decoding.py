@@ -73,9 +73,9 @@ class RowEnds(transformers.StoppingCriteria):
         tokenizer: Any,
         plugins: Sequence[GenerationPlugin],
         should_stop: Callable[[], bool],
+        on_step: Callable[[int, float], None],
         *,
         rows_may_leave: bool = False,
-        on_step: Callable[[int, float], None] = lambda num_rows, now: None,
     ) -> None:
         num_rows = len(num_padding)
         self._on_step = on_step
@@ -103,6 +103,8 @@ class RowEnds(transformers.StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         self._num_new = num_new = input_ids.shape[1] - self._width
+        if num_new == 1 and input_ids.is_cuda:
+            torch.cuda.synchronize(input_ids.device)  # once a batch: else reading its prompts would count as the step after it
         self._on_step(self._num_rows, time.monotonic())
         if self._should_stop():
             raise StopRequested
@@ -285,7 +287,8 @@ class _Batch:
         self._decoder = self._fixed_decoder(has_images=self._has_images)
         self._cache = None if is_whole or self._has_images or self._decoder is not None else selectable_cache(model)
         self._rows_may_leave = self._cache is not None or (self._decoder is not None and not is_whole)
-        self.ends = RowEnds(self._width, plan, num_padding, tokenizer, plugins, runner.should_stop, rows_may_leave=self._rows_may_leave)
+        ending = (self._width, plan, num_padding, tokenizer, plugins, runner.should_stop, runner.work.step)
+        self.ends = RowEnds(*ending, rows_may_leave=self._rows_may_leave)
         banning = [plugin for plugin in plugins if plugin.bans_tokens]
         bans = [TokenBans(banning, tokenizer, grammars.vocab_size, len(rows))] if banning else []
         self._processors, self._raw = processors_for(

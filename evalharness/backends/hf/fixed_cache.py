@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from evalharness.backends.hf._transformers import DynamicLayer, grows_freely, takes_dynamic_cache, transformers
+from evalharness.backends.hf._transformers import DynamicLayer, attending_with, grows_freely, takes_dynamic_cache, transformers
 
 GROWTH = 256
 """Positions by which the cache grows: capturing anew takes as long as two or three steps without a graph."""
@@ -230,8 +230,8 @@ class FixedDecoder:
         return self._logits
 
     def _forward(self) -> torch.Tensor:
-        return self._last_logits(
-            self._model(
+        with attending_with(_grouped):
+            outputs = self._model(
                 input_ids=self._tokens,
                 attention_mask=self._mask[:, None, None, :],
                 position_ids=self._positions,
@@ -239,7 +239,7 @@ class FixedDecoder:
                 use_cache=True,
                 logits_to_keep=1,
             )
-        )
+        return self._last_logits(outputs)
 
     @staticmethod
     def _last_logits(outputs: Any) -> torch.Tensor:
@@ -293,6 +293,32 @@ class FixedDecoder:
         difference = float((logits - expected).abs().max() / expected.abs().max().clamp(min=1e-6))
         if not difference <= _TOLERANCE.get(self._model.dtype, _ROUGH):
             raise Unfit(f"its step gives other logits {how}: {difference:.2g} of the largest apart")
+
+
+def _grouped(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *arguments: Any,
+    otherwise: Callable[..., Any],
+    scaling: float | None = None,
+    **more: Any,
+) -> Any:
+    """Attend as sdpa does, for one token a row `(rows, heads, 1, size)`, without a copy of keys and values for each head that shares them.
+
+    The heads of a group take the place of positions: all of them see the same keys, through the same mask.
+    """
+    rows, heads, num_queries, size = query.shape
+    groups = key.shape[1]
+    is_plain = not arguments and not any(more.get(name) for name in ("dropout", "output_attentions")) and more.get("position_bias") is None
+    if num_queries != 1 or heads == groups or attention_mask is None or attention_mask.shape[:3] != (rows, 1, 1) or not is_plain:
+        return otherwise(module, query, key, value, attention_mask, *arguments, scaling=scaling, **more)
+    made = torch.nn.functional.scaled_dot_product_attention(
+        query.reshape(rows, groups, heads // groups, size), key, value, attn_mask=attention_mask, scale=scaling
+    )
+    return made.reshape(rows, 1, heads, value.shape[-1]), None
 
 
 def _rounded(length: int) -> int:

@@ -5,7 +5,8 @@ launched kernel by kernel. Which of it weighs more depends on the machine. The n
 given, so as many requests are handed to it as rows are to run. Answers do not depend on it.
 
 vLLM's own number runs first and is taken unless another is clearly faster. Then come halves of it, as long as they are not slower. Each is
-measured over as many answers as it has rows, so that every row has paid for its prompt once.
+measured over as many answers as it has rows, so that every row has paid for its prompt once. What a short run leaves open, the next one
+like it goes on with.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from evalharness.backends.base import Prompt
 GAIN = 1.05
 """How many times as fast as vLLM's own number another must be to be taken: two measurements of one number differ by some percent."""
 STILL_WORTH_HALVING = 0.95
+HOPELESS = 0.85
+"""A number at whose first quarter this share of the fastest rate is not reached is measured no further: looking costs time, too."""
 MOST_HALVINGS = 3
 MIN_SECONDS = 2.0
 _ALIKE = 8
@@ -51,10 +54,12 @@ class RowTuner:
     _began: tuple[float, int] | None = None
     """When the measurement began, and how many tokens had been made by then."""
     _num_finished_tokens: int = 0
+    _is_promising: bool = False
+    """Whether the first quarter of a measurement gave no reason to end it."""
 
     def __post_init__(self) -> None:
         self.rows = self.rows or self.most
-        self._num_settling = self.most
+        self._num_settling = self.most // 2
 
     @property
     def limit(self) -> int:
@@ -68,10 +73,10 @@ class RowTuner:
 
     def start_anew(self) -> None:
         """Forget the measurement under way: the engine runs empty, or starts empty."""
-        self._began, self._num_settling = None, self.rows
+        self._began, self._num_settling, self._is_promising = None, self.rows // 2, False
 
     def note(self, num_running: int, num_finished: int, num_new_tokens: int, num_tokens_running: Callable[[], int | None]) -> bool:
-        """Take down one look at the engine; return whether a number has now been chosen.
+        """Take down one look at the engine; return whether a number has now been measured.
 
         `num_finished` answers of `num_new_tokens` came since the last look; `num_tokens_running` counts those of answers under way.
         """
@@ -83,22 +88,36 @@ class RowTuner:
             return False
         self._num_measured += num_finished
         seconds = self.now() - self._began[0]
-        if self._num_measured < self.rows or seconds < MIN_SECONDS:
+        if self._num_measured < self.rows / 4 or seconds < MIN_SECONDS / 4:
             return False
-        self.rates[self.rows] = (self._num_finished_tokens + (num_tokens_running() or 0) - self._began[1]) / seconds
-        return self._go_on()
+        is_whole = self._num_measured >= self.rows and seconds >= MIN_SECONDS
+        if not is_whole and (self._is_promising or not self.rates):
+            return False
+        rate = (self._num_finished_tokens + (num_tokens_running() or 0) - self._began[1]) / seconds
+        self._is_promising = not is_whole and rate >= HOPELESS * max(self.rates.values())
+        if self._is_promising:
+            return False
+        self.rates[self.rows] = rate
+        self._go_on()
+        return True
 
-    def _go_on(self) -> bool:
-        """Try half as many rows, or choose."""
-        self._began, self._num_settling = None, 0
-        fastest, half = max(self.rates.values()), self.rows // 2
-        if self.rates[self.rows] >= STILL_WORTH_HALVING * fastest and half >= max(1, self.most >> MOST_HALVINGS):
+    def _go_on(self) -> None:
+        """Try half as many rows as before, or choose."""
+        self._began, self._num_settling, self._is_promising = None, 0, False
+        fastest, least = max(self.rates.values()), min(self.rates)
+        half = least // 2
+        if self.rates[least] >= STILL_WORTH_HALVING * fastest and half >= max(1, self.most >> MOST_HALVINGS):
             self.rows = half
-            return False
+            return
         best = max(self.rates, key=lambda rows: self.rates[rows])
         self.rows = best if self.rates[best] >= GAIN * self.rates[self.most] else self.most
         self.how = "measured"
-        return True
+
+    def resume(self, rates: Mapping[int, float]) -> None:
+        """Go on where an earlier run's work was too little to decide."""
+        self.rates = dict(rates)
+        if self.most in self.rates:
+            self._go_on()
 
     def facts(self) -> dict[str, Any]:
         """Return plain JSON for run.json."""
@@ -156,12 +175,16 @@ class RowTuning:
         return f"{self._machine}, {lengths}"
 
     def _recall(self, lengths: str) -> RowTuner:
-        found = remembered(_MEMORY).get(self._key(lengths))
-        rows = found.get("rows") if isinstance(found, dict) else None
-        rates = found.get("tokens_per_s") if isinstance(found, dict) else None
+        entry = remembered(_MEMORY).get(self._key(lengths))
+        found: dict[str, Any] = entry if isinstance(entry, dict) else {}
+        rows, rates = found.get("rows"), found.get("tokens_per_s")
+        tuner = RowTuner(self._most)
         if type(rows) is not int or not 0 < rows <= self._most or not isinstance(rates, dict):
-            return RowTuner(self._most)
+            return tuner
         known = {int(count): rate for count, rate in rates.items() if count.isdecimal() and isinstance(rate, (int, float))}
+        if found.get("how") == "measuring":
+            tuner.resume(known)
+            return tuner
         return RowTuner(self._most, rows, "remembered", known)
 
 

@@ -19,7 +19,7 @@ from evalharness.pytest_plugin.distributed.heartbeat import Watch, WatchedWorker
 from evalharness.pytest_plugin.distributed.ray_workers import RayWorkers, close_cluster
 from evalharness.pytest_plugin.distributed.scheduler import DeferredScheduler, UnitScheduler
 from evalharness.pytest_plugin.distributed.worker import AMBIGUOUS, LEAVE_OUT, ORDER, PROGRESS, SIGNS
-from evalharness.pytest_plugin.execution.units import UnitKey
+from evalharness.pytest_plugin.execution.units import UnitKey, num_cases_ahead
 from evalharness.pytest_plugin.execution.until_certain import Ended
 from evalharness.pytest_plugin.finish import start_run
 from evalharness.pytest_plugin.progress.showing import progress_of
@@ -125,6 +125,8 @@ class Controller:
 
         self._crashes = Crashes(config)
         schedule = functools.partial(UnitScheduler, assign=registry.assign_units, estimate=estimate, judge=self._crashes)
+        if registry.certain.is_on:  # what a worker has far ahead of the others counts only once they have caught up
+            schedule = functools.partial(schedule, num_ahead=lambda engine: num_cases_ahead(engine) // 4)
         units = functools.partial(schedule, context.num_workers)
         if (ray := self._ray) is not None:  # the first worker begins
             units = functools.partial(schedule, 1, num_expected=lambda: ray.num_expected, hand_over=ray.hand_over)

@@ -81,7 +81,7 @@ class UnitScheduler:
     """xdist's scheduling protocol over work units; a test without an eval is a unit of its own.
 
     Work is handed out once `num_nodes` workers have collected. `num_expected()` counts those that are still to come, too: they get their
-    share. `hand_over` is called before a worker gets a unit that another one has begun.
+    share. `hand_over` is called before a worker gets a unit that another one has begun. `num_ahead`: how many cases keep an engine full.
     """
 
     def __init__(
@@ -93,10 +93,12 @@ class UnitScheduler:
         *,
         num_expected: Callable[[], int] = lambda: 0,
         hand_over: Callable[[Any, UnitKey], None] = lambda node, unit: None,
+        num_ahead: Callable[[str], int] = num_cases_ahead,
     ) -> None:
         self._num_nodes = num_nodes
         self._num_expected = num_expected
         self._hand_over = hand_over
+        self._num_ahead = num_ahead
         self._assign = assign
         self._estimate = estimate
         self._judge = judge
@@ -281,7 +283,7 @@ class UnitScheduler:
         engine, num = worker.engine, 0
         if engine is None or worker.is_alone or worker.node.shutting_down:
             return 0
-        while num < most and self._waiting and worker.num_cases < num_cases_ahead(engine):
+        while num < most and self._waiting and worker.num_cases < self._num_ahead(engine):
             units = {key: unit.seconds for key, unit in self._waiting_for(engine).items() if not unit.is_taken_over}
             if not units:
                 return num

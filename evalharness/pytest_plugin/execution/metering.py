@@ -11,13 +11,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from evalharness.checkpoints.model_shape import UnknownShape, shape_at
 from evalharness.hardware.devices import MASK
-from evalharness.hardware.nvml import NvmlCard, nvml_cards
 from evalharness.runs.schema import EngineCost, mapping
 
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine
+    from evalharness.hardware.nvml import NvmlCard
     from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 
 _LOOK_EVERY_S = 1.0
@@ -66,6 +65,8 @@ class EngineMeter:
 
 def cards_of(facts: Mapping[str, Any], given: Sequence[str] | None) -> tuple[list[NvmlCard], str]:
     """Return the GPUs of an engine that tells these facts, or none and why not; `given`: those of the process, as its mask names them."""
+    from evalharness.hardware.nvml import nvml_cards  # loads ctypes
+
     device = facts.get("device")
     if not isinstance(device, str):
         return [], "the backend does not say what it runs on"
@@ -87,6 +88,8 @@ def cards_of(facts: Mapping[str, Any], given: Sequence[str] | None) -> tuple[lis
 
 def cost_of(spec: EngineSpec, facts: Mapping[str, Any], cards: Sequence[NvmlCard], why_no_cards: str) -> EngineCost:
     """Return what the limit of an engine depends on, for the journal: the model's shape and its cards, or why they are not known."""
+    from evalharness.checkpoints.model_shape import UnknownShape, shape_at  # has regular expressions to compile
+
     names = {card.name for card in cards}
     cost: EngineCost = {"num_cards": max(1, len(cards))}
     if len(names) == 1:

@@ -20,7 +20,10 @@ from evalharness.runs.repeats import repeat_id, repeat_number
 
 
 def sample_of(cases: Sequence[Case], num: int, seed: str) -> list[Case]:
-    """Return at most `num` cases drawn at random, spread over groups: one of each, then a second, and so on. Invalid ones are left out."""
+    """Return at most `num` cases drawn at random, spread over groups: two of each, then two more, and so on. Invalid ones are left out.
+
+    Two, as one alone would not show whether cases of a group flip together.
+    """
     random = Random(seed)
     groups: defaultdict[tuple[bool, str], list[Case]] = defaultdict(list)
     for case in cases:
@@ -28,9 +31,12 @@ def sample_of(cases: Sequence[Case], num: int, seed: str) -> list[Case]:
             groups[case.group is None, case.id if case.group is None else case.group].append(case)
     for group in groups.values():
         random.shuffle(group)
-    ranked = [(place, random.random(), case) for group in groups.values() for place, case in enumerate(group)]
-    ranked.sort(key=lambda entry: entry[:2])
-    return [case for _, _, case in ranked[:num]]
+    order = random.sample(range(len(groups)), len(groups))
+    ranked = [
+        ((place // 2, rank, place), case) for rank, group in zip(order, groups.values(), strict=True) for place, case in enumerate(group)
+    ]
+    ranked.sort(key=lambda entry: entry[0])
+    return [case for _, case in ranked[:num]]
 
 
 def repeats_of(cases: Sequence[Case], name: str, run: RunConfig) -> dict[str, Case]:

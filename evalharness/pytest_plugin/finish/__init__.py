@@ -120,10 +120,11 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
         from evalharness.analysis.judge_certain import tables_of_limits  # loads numpy
 
         tables += tables_of_limits(judged["gates"])
+    has = {"has_spot_checks": has_spot_checks, "has_noise": noise is not None}
     run: RunFile = {
         **at_start,
         **origin.facts,  # what was found out meanwhile
-        "idle_options": list(_idle_options(context, records.evals.values(), rows, has_spot_checks=has_spot_checks)),
+        "idle_options": list(_idle_options(context, records.evals.values(), rows, **has)),
         "finished_at": utc_now(),
         "duration_s": round(time.monotonic() - context.started_s, 3),
         "interrupted": interrupted,
@@ -149,14 +150,22 @@ _OF_EVALS = (*_OF_QUESTIONS, "num_samples", "limit", "shard", "data")
 """Options of evals; tests without cases say themselves what they ask, and how."""
 
 
-def _idle_options(context: RunContext, evals: Iterable[EvalLine], rows: Sequence[Row], *, has_spot_checks: bool) -> Iterator[str]:
+def _idle_options(
+    context: RunContext, evals: Iterable[EvalLine], rows: Sequence[Row], *, has_spot_checks: bool, has_noise: bool
+) -> Iterator[str]:
     """Yield the options of the command line that have turned out to concern nothing in the run."""
     evals, run = list(evals), context.run
     gates = [gate for entry in evals for gates in entry["tests"].values() for gate in gates]
+    has_such_gate = any(gate.startswith("no_regression") for gate in gates)
     reasons = {
         "spot": None if has_spot_checks else "no eval in this run has spot checks",
+        "noise": None if has_noise else "no case was asked again",
+        "noise_cases": None if run.noise else "it concerns --noise, which is not on",
         "coordinates": None if any(entry.get("takes_coordinates") for entry in evals) else "no test in this run takes `coordinates`",
-        "baseline": None if any(gate.startswith("no_regression") for gate in gates) else "no test in this run has the gate no_regression",
+        **dict.fromkeys(("baseline", "until_certain"), None if has_such_gate else "no test in this run has the gate no_regression"),
+        "until_certain": None
+        if any(gate.startswith("no_regression") for gate in gates)
+        else "no test in this run has the gate no_regression",
         "accept_changes": None if run.resume or run.baseline else "it concerns resumed runs and baselines, and this run has neither",
         **dict.fromkeys(_OF_WORKERS, None if context.num_workers else "it concerns workers (-n), and there are none"),
         "ray_address": None if run.executor == "ray" else "it concerns --executor ray",

@@ -17,6 +17,7 @@ from evalharness.report.markdown import go_on_command
 from evalharness.report.tables import RunTables
 from evalharness.runs.files import write_atomically
 from evalharness.runs.journal import readable
+from evalharness.runs.repeats import repeat_number
 from evalharness.runs.schema import RunFile
 
 CLASSNAME = "evalharness.analysis.gates"
@@ -38,6 +39,7 @@ def add_to_junit_file(config: pytest.Config, run: RunFile) -> None:
         suite = next(tree.getroot().iter("testsuite"), None)
         if suite is None:
             raise RecordError(f"{path} holds no testsuite; gates cannot be added to it")
+        _leave_out_repeats(suite)
         _make_clean(suite)
         for case in _gate_cases(run):
             suite.append(case)
@@ -49,6 +51,15 @@ def add_to_junit_file(config: pytest.Config, run: RunFile) -> None:
             tree.write(file, encoding="utf-8", xml_declaration=True)
     except (OSError, ET.ParseError) as error:
         raise RecordError(f"gates cannot be added to {path}: {error}; run.json has them") from error
+
+
+def _leave_out_repeats(suite: ET.Element) -> None:
+    """Remove the tests of repeats (--noise), which decide nothing."""
+    for case in [case for case in suite.iter("testcase") if repeat_number(case.get("name") or "")]:
+        suite.remove(case)
+        _count(suite, "tests", -1)
+        if case.find("skipped") is not None:
+            _count(suite, "skipped", -1)
 
 
 def _make_clean(suite: ET.Element) -> None:
@@ -84,8 +95,8 @@ def _case(name: str, kind: str | None = None, message: str = "") -> ET.Element:
     return case
 
 
-def _count(suite: ET.Element, attribute: str) -> None:
-    suite.set(attribute, str(int(suite.get(attribute, "0")) + 1))
+def _count(suite: ET.Element, attribute: str, more: int = 1) -> None:
+    suite.set(attribute, str(int(suite.get(attribute, "0")) + more))
 
 
 def _legal(text: str) -> str:

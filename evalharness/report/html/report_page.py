@@ -29,7 +29,7 @@ from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of
 # Options that say where and how much was run, not what a case was asked.
 _NOT_OF_A_CASE = frozenset({
     "backend", "model", "dtype", "limit", "shard", "spot", "run_id", "resume", "report_dir", "report_html", "baseline", "wait", "devices",
-    "share_devices", "hang_timeout", "executor", "ray_address", "tune",
+    "share_devices", "hang_timeout", "executor", "ray_address", "tune", "noise", "noise_cases",
 })  # fmt: skip
 
 

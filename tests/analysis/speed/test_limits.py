@@ -53,7 +53,7 @@ BUSY = Spent(
         ({"busy": 0.95}, "decode", ["95%", "its kernels"]),
         ({}, "decode", ["longer than the card needs", "not measured (no NVML)"]),
         ({"bound_prefill_s": None, "bound_decode_s": None}, "decode", ["take longest"]),
-        ({"load_s": 300}, "loading", ["starting engines"]),
+        ({"load_s": 300, "busy": 0.35}, "loading", ["starting engines", "while it generates, decode", "the CPU's work"]),
         ({"tests_s": 300}, "tests", ["tests are slower than the engine"]),
         ({"idle_s": 300}, "idle", ["nothing to do"]),
         ({"picture_wait_s": 90}, "pictures", ["waiting for pictures"]),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from evalharness.analysis.statistics.noise import Noise, detectable_over, flip_shares, floor_of, noise_of
 from evalharness.analysis.statistics.paired import detectable_difference
@@ -65,14 +66,19 @@ def test_the_floor_is_as_far_as_runs_drawn_from_the_repeats_differ(group_size: i
     by_group = values.reshape(-1, group_size, num_runs).sum(axis=1)
     drawn = np.take_along_axis(by_group[None], draw.integers(0, num_runs, (8000, len(by_group), 1)), axis=2).sum(axis=(1, 2)) / 400
     differences = (drawn[::2] - drawn[1::2]) * math.sqrt(num_runs / (num_runs - 1))
-    assert floor_of([noise, noise], 400) == pytest.approx(1.96 * differences.std(), rel=0.05)
+    expected = stats.t.ppf(0.975, noise.freedom) * differences.std()
+    assert floor_of([noise, noise], 400, 400 // group_size) == pytest.approx(expected, rel=0.05)
+    assert (noise.covariance > 0.8 * noise.variance) == (group_size > 1)
 
 
 def test_cases_that_flip_together_widen_the_floor() -> None:
-    alone, together = (noise_of(simulated(400, 4, 5, group_size=4), groups_of(400, size)) for size in (1, 4))
-    assert alone is not None
-    assert together is not None
-    assert together.variance == pytest.approx(4 * alone.variance)
+    noise = noise_of(simulated(400, 4, 5, group_size=4), groups_of(400, 4))
+    assert noise is not None
+    assert noise.covariance == pytest.approx(noise.variance)
+    assert floor_of([noise], 400, 100) == pytest.approx(2 * floor_of([noise], 400, 400))
+    apart = noise_of(simulated(400, 4, 5), groups_of(400, 4))
+    assert apart is not None
+    assert apart.covariance < 0.2 * apart.variance
 
 
 def test_two_runs_of_one_checkpoint_exceed_the_floor_once_in_twenty() -> None:
@@ -82,7 +88,7 @@ def test_two_runs_of_one_checkpoint_exceed_the_floor_once_in_twenty() -> None:
         values = simulated(500, 6, seed)
         noise = noise_of(values[:200, 2:], [None] * 200)
         assert noise is not None
-        exceeded += abs(values[:, 0].mean() - values[:, 1].mean()) > floor_of([noise, noise], 500)
+        exceeded += abs(values[:, 0].mean() - values[:, 1].mean()) > floor_of([noise, noise], 500, 500)
     assert 1 <= exceeded < 24
 
 
@@ -93,7 +99,8 @@ def test_runs_that_differ_as_a_whole_are_found_and_counted() -> None:
     residuals = values - values.mean(axis=1, keepdims=True) - values.mean(axis=0) + values.mean()
     within = (residuals**2).sum() / (199 * 7)
     assert noise.between == pytest.approx(np.var(values.mean(axis=0), ddof=1) - within / 200, rel=0.02)
-    assert floor_of([noise, noise], 10**9) == pytest.approx(1.96 * math.sqrt(2 * noise.between), rel=1e-3)
+    certain = noise._replace(freedom=math.inf)
+    assert floor_of([certain, certain], 10**9, 10**9) == pytest.approx(1.96 * math.sqrt(2 * noise.between), rel=1e-3)
 
 
 def test_runs_that_do_not_are_rarely_taken_for_it() -> None:
@@ -103,11 +110,25 @@ def test_runs_that_do_not_are_rarely_taken_for_it() -> None:
 
 
 def test_more_cases_lower_the_floor_and_a_stricter_level_raises_it() -> None:
-    noise = Noise(0.1, NAN, NAN, 0.04, 0.0, 100, 4)
-    assert floor_of([noise], 400) == pytest.approx(1.96 * 0.2 / 20, rel=1e-3)
-    assert floor_of([noise, noise], 400) == pytest.approx(math.sqrt(2) * floor_of([noise], 400))
-    assert floor_of([noise], 400, level=0.01) > floor_of([noise], 400)
-    assert floor_of([noise._replace(variance=0.0)], 400) == 0.0
+    noise = Noise(0.1, NAN, NAN, 0.04, 0.0, 0.0, math.inf, 100, 4)
+    assert floor_of([noise], 400, 400) == pytest.approx(1.96 * 0.2 / 20, rel=1e-3)
+    assert floor_of([noise, noise], 400, 400) == pytest.approx(math.sqrt(2) * floor_of([noise], 400, 400))
+    assert floor_of([noise], 400, 400, level=0.01) > floor_of([noise], 400, 400)
+    assert floor_of([noise._replace(variance=0.0)], 400, 400) == 0.0
+
+
+def test_few_flips_widen_the_floor_by_the_t_quantile() -> None:
+    """One case of 64 flips: its variance is known as that of a single draw is."""
+    values = np.zeros((64, 4))
+    values[0, 1] = 1.0
+    noise = noise_of(values, [None] * 64)
+    assert noise is not None
+    assert noise.freedom == pytest.approx(2 * 64 / 63, rel=1e-6)
+    known = floor_of([noise._replace(freedom=math.inf)], 64, 64)
+    assert floor_of([noise], 64, 64) == pytest.approx(known * stats.t.ppf(0.975, noise.freedom) / stats.norm.ppf(0.975))
+    still = noise_of(np.zeros((64, 4)), [None] * 64)
+    assert still is not None
+    assert (still.freedom, floor_of([still], 64, 64)) == (math.inf, 0.0)
 
 
 def test_below_the_tests_own_spread_the_floor_hides_nothing() -> None:

@@ -161,3 +161,22 @@ def test_plugins_see_the_same_tokens(backend: Any, steps: list[int]) -> None:
     assert ids(fixed) == ids(growing)
     assert {made.stopped_by for made in fixed.values()} == {"plugin", "length"}
     assert {index: made.stopped_by for index, made in fixed.items()} == {index: made.stopped_by for index, made in growing.items()}
+
+
+def test_heads_that_share_keys_are_computed_as_sdpa_computes_them() -> None:
+    import torch
+
+    from evalharness.backends.hf._transformers import attending_with, transformers
+
+    functions = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
+    own = functions["sdpa"]
+    query, key, value = torch.randn(3, 8, 1, 16), torch.randn(3, 2, 40, 16), torch.randn(3, 2, 40, 16)
+    mask = torch.rand(3, 1, 1, 40) > 0.3
+    module = SimpleNamespace(num_key_value_groups=4, is_causal=True)
+    expected, _ = own(module, query, key, value, mask, scaling=0.3)
+    with attending_with(fixed_cache._grouped):
+        found, _ = functions["sdpa"](module, query, key, value, mask, scaling=0.3)
+        whole, _ = functions["sdpa"](module, torch.randn(3, 8, 5, 16), key, value, None, scaling=0.3)
+    assert functions["sdpa"] is own
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    assert whole.shape == (3, 5, 8, 16)

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.engine
 
 PARTS = [
     ("transformers.cache_utils", "DynamicLayer"),
+    ("transformers.modeling_utils", "ALL_ATTENTION_FUNCTIONS"),
     ("transformers.modeling_gguf_pytorch_utils", "GGUF_SUPPORTED_ARCHITECTURES"),
     ("transformers.generation.utils", "GenerationMixin._supports_default_dynamic_cache"),
     ("transformers.models.qwen3_vl.processing_qwen3_vl", "Qwen3VLProcessor._get_num_multimodal_tokens"),

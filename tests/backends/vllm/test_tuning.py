@@ -145,3 +145,22 @@ def test_an_engine_that_runs_empty_is_no_measure(monkeypatch: pytest.MonkeyPatch
     ((_, facts),) = tuning_.facts().items()
     assert facts["how"] == "measuring"
     assert facts["tokens_per_s"] == {}
+
+
+def test_what_a_short_run_leaves_open_the_next_one_goes_on_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "MIN_SECONDS", 0.0)
+    rates = {64: 100, 32: 140, 16: 120}
+    seen = []
+    for _ in range(4):
+        tuning_ = RowTuning(64, {})
+        limit = tuning_.begin(asked(100))
+        (tuner,) = tuning_._tuners.values()
+        seen.append((tuner.how, tuner.rows))
+        clock = [0.0]
+        tuner.now = lambda clock=clock: clock[0]  # type: ignore[misc]
+        for _ in range(4):  # one number is measured in each run
+            clock[0] += 0.5
+            if len(tuner.rates) < len(seen):
+                tuning_.note(limit // 2, tuner.rows // 2, rates[tuner.rows] // 2, lambda: 0, asked(100))
+    assert seen == [("measuring", 64), ("measuring", 32), ("measuring", 16), ("remembered", 32)]

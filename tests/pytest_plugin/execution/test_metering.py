@@ -11,7 +11,6 @@ import pytest
 
 from evalharness.backends.work import WorkSums
 from evalharness.engine.engine import Engine
-from evalharness.pytest_plugin.execution import metering
 from evalharness.pytest_plugin.execution.metering import EngineMeter, cards_of, cost_of
 
 CHECKPOINT = Path(__file__).parents[3] / "fixtures" / "checkpoints" / "final"
@@ -86,7 +85,7 @@ def test_an_engine_has_the_first_of_its_process_cards(
     monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], given: tuple[str, ...] | None, names: list[str], why: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6, 7")
-    monkeypatch.setattr(metering, "nvml_cards", lambda names: [Card(name) for name in names or ()])
+    monkeypatch.setattr("evalharness.hardware.nvml.nvml_cards", lambda names: [Card(name) for name in names or ()])
     cards, problem = cards_of(facts, given)
     assert ([card.name for card in cards], problem) == (names, why)
 
