@@ -98,6 +98,8 @@ class RunningTests:
             return (yield)
         assert isinstance(item, pytest.Function)
         if self._early_ends.leaves_out(record):
+            if self._state.registry.certain.is_on and unit is not None:
+                execution.units.leave(unit.engine, unit.path)
             return (yield)
         try:
             execution.note_evals(item.session.items)  # a worker's first test: before, the controller may still refuse the run
@@ -382,8 +384,9 @@ def _given(config: pytest.Config) -> Any:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
     """Take all of a Ray cluster where -n does not say how much of it; before xdist reads -n."""
-    says_nothing = getattr(config.option, "numprocesses", 0) is None and not hasattr(config, "workerinput")
-    if says_nothing and not config.option.help and will_collect_evals(config) and resolve_run_config(config).executor == "ray":
+    says_nothing = getattr(config.option, "numprocesses", 0) is None and not (config.option.help or runs_nothing(config))
+    is_worker = hasattr(config, "workerinput")
+    if says_nothing and not is_worker and will_collect_evals(config) and resolve_run_config(config).executor == "ray":
         config.option.numprocesses = "auto"
     return (yield)
 
@@ -433,7 +436,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(wanted)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = wanted
-    registry.certain.interleave(items)
+    registry.certain.put_in_order(items, registry.modules)
 
 
 @pytest.hookimpl(tryfirst=True)
