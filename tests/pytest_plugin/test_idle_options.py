@@ -22,6 +22,8 @@ IDLE = {
     "spot": (("--spot=2",), "--spot changed nothing: no eval in this run has spot checks"),
     "coordinates": (("--coordinates=unit",), "--coordinates changed nothing: no test in this run takes `coordinates`"),
     "hang timeout": (("--hang-timeout=5",), "--hang-timeout changed nothing: it concerns workers (-n), and there are none"),
+    "executor": (("--executor=ray", "-p", "xdist", "-n0"), "--executor changed nothing: it concerns workers (-n), and there are none"),
+    "ray address": (("--ray-address=local",), "--ray-address changed nothing: it concerns --executor ray"),
     "accept changes": (
         ("--accept-changes",),
         "--accept-changes changed nothing: it concerns resumed runs and baselines, and this run has neither",

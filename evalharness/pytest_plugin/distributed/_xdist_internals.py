@@ -216,7 +216,8 @@ class WorkersFromElsewhere:
 
     def say(self, line: str) -> None:
         """Print a line."""
-        self._session.report_line(line)
+        if self._session.terminal:
+            self._session.terminal.write_line(line)
 
     def stop(self) -> None:
         """Wake nobody any more."""

@@ -156,10 +156,15 @@ class Controller:
             progress.gathering.ended(node.gateway.id, died=died)
         if self._watch is not None:
             self._watch.remove(node.gateway.id)
+        if self._ray is not None:
+            self._ray.ended(node)
         if not died or self._crashes is None:
             return
         if self._ray is not None:
-            self._crashes.note_end(node.gateway.id, *self._ray.how_it_ended(node))
+            how, is_lost = self._ray.how_it_ended(node)
+            self._crashes.note_end(node.gateway.id, how, is_lost)
+            if not self._state.has_started_run:
+                self._ray.say(f"evalharness: worker {node.gateway.id} {how}")  # what it printed is in Ray's logs alone
         assert self._scheduler is not None
         if not self._state.has_started_run:
             self._problems_at_start.append(f"worker {node.gateway.id} died before any had collected its tests; another one takes its place")

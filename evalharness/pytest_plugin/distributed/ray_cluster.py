@@ -29,7 +29,7 @@ from evalharness.api.installing import missing_package
 from evalharness.backends import PLACEMENT_GROUP
 from evalharness.hardware.devices import MASK
 
-_HELLO_S = 20.0
+_HELLO_S = 10.0
 _MAX_HELLO_BYTES = 1 << 16
 _LOOK_S = 0.5
 _LOSS_S = 3.0
@@ -83,6 +83,8 @@ class Host:
     problem: str = ""
     """Why the actor is gone, or the last that the process said."""
     broke_at_s: float | None = None
+    was_killed: bool = False
+    """By this process."""
 
     def kill(self) -> None:
         """End actor and process."""
@@ -102,6 +104,8 @@ class Host:
     def how_it_ended(self) -> tuple[str, bool]:
         """Return how a process ended whose connection broke, and whether it was lost with its actor or host."""
         self.is_over.wait(max(0.0, (self.broke_at_s or time.monotonic()) + _LOSS_S - time.monotonic()))
+        if self.was_killed:
+            return f"was killed on {self.address}", False
         if self.exit_status is None:
             return f"was lost with its host {self.address}", True
         how = f"exit code {self.exit_status}"
@@ -220,8 +224,10 @@ class Cluster:
     def _connect(self, address: str | None, num_workers: int) -> None:
         ray = self._ray
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             if address not in (None, "local"):
+                _check_reachable(address)
                 ray.init(address=address, **quiet)
                 return
             if address is None:
@@ -232,9 +238,12 @@ class Cluster:
             num_cpus = max(os.cpu_count() or 1, num_workers)
             ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
             self.is_own = True
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             where = "no Ray cluster could be started here" if address in (None, "local") else f"there is no Ray cluster at {address}"
             raise ConfigError(f"{where}: {error}; see --ray-address, and `ray status`") from error
+        finally:
+            if signal.getsignal(signal.SIGTERM) is not on_sigterm:
+                signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the process, whatever goes on
 
     def total(self, resource: str) -> float:
         """Return how much of a resource the cluster's hosts have, in use or not."""
@@ -362,6 +371,16 @@ class Cluster:
         self._ray.shutdown()
 
 
+def _check_reachable(address: str) -> None:
+    """Raise `OSError` where nobody listens at HOST:PORT, for whom Ray would wait minutes; `ValueError` for anything but such an address."""
+    host, colon, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not (colon and port.isdecimal()):
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=_HELLO_S).close()
+
+
 def _receive(connection: socket.socket) -> bytes:
     """Return one message with its length before it."""
     with connection.makefile("rb", buffering=0) as file:
@@ -420,4 +439,5 @@ class WorkerChannel:
 
     def kill(self) -> None:
         """End the process."""
+        self.host.was_killed = True
         self.host.kill()

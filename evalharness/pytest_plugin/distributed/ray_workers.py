@@ -31,6 +31,7 @@ _TELL_S = 30.0
 _WAIT_S = 600.0
 """So long a cluster may be without any worker before the session ends: autoscalers take minutes to start a host."""
 _MAX_FAILED_STARTS = 4
+_LAST_WORDS_S = 2.0
 
 
 def cluster_of(config: pytest.Config, run: RunConfig, num_workers: int = 0) -> Cluster:
@@ -135,11 +136,17 @@ class RayWorkers:
         if problem is None:
             self._num_failed = 0
         else:
+            host.is_over.wait(_LAST_WORDS_S)
             host.kill()
-            self._note_failed_start(f"a worker died while it started on {host.address}: {problem}")
+            self._note_failed_start(f"a worker died while it started on {host.address}: {host.problem or problem}")
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self._workers.say(line)
 
     def _note_failed_start(self, problem: str) -> None:
         self._num_failed += 1
+        self.say(f"evalharness: {problem}")
         self._on_problem(problem)
         if self._num_failed < _MAX_FAILED_STARTS:
             self._ask()
@@ -188,9 +195,12 @@ class RayWorkers:
         return channel.host.how_it_ended()
 
     def close(self) -> None:
-        """Wait for no more workers, and close their files."""
+        """Wait for no more workers."""
         self._workers.stop()
-        self._files.close()
+
+    def ended(self, node: Any) -> None:
+        """Let go of what a worker that has ended had."""
+        self._files.ended(self._context.journal_name(node.gateway.id))
 
 
 def close_cluster(config: pytest.Config) -> None:

@@ -143,6 +143,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     return run, rows
 
 
+_OF_WORKERS = ("share_devices", "hang_timeout", "executor")
 _OF_QUESTIONS = (*DECODING, "seed", "plugin")
 """Options of evals' questions: those that score given responses have no use for them."""
 _OF_EVALS = (*_OF_QUESTIONS, "num_samples", "limit", "shard", "data")
@@ -166,7 +167,8 @@ def _idle_options(
         if any(gate.startswith("no_regression") for gate in gates)
         else "no test in this run has the gate no_regression",
         "accept_changes": None if run.resume or run.baseline else "it concerns resumed runs and baselines, and this run has neither",
-        **dict.fromkeys(("share_devices", "hang_timeout"), None if context.num_workers else "it concerns workers (-n), and there are none"),
+        **dict.fromkeys(_OF_WORKERS, None if context.num_workers else "it concerns workers (-n), and there are none"),
+        "ray_address": None if run.executor == "ray" else "it concerns --executor ray",
     }
     for name, reason in reasons.items():
         if reason is not None and run.origin(name) == "command line" and getattr(run, name):

@@ -57,7 +57,7 @@ def test_lines_of_a_journal_are_at_home_before_any_report_and_their_loss_is_an_e
     host.is_cut_off = True
     with pytest.raises(RecordError, match=r"gw0\.jsonl cannot be sent to the controller: cannot send; what it has so far is kept"):
         journal.write("problem", {"problem": "x"})
-    host.files.close()
+    host.files.ended("gw0")
 
 
 def test_cases_in_flight_are_known_at_home(tmp_path: Path) -> None:

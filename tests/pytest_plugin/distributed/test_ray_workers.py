@@ -9,7 +9,7 @@ import pytest
 
 from evalharness.api.errors import ConfigError
 from evalharness.config import resolve
-from evalharness.pytest_plugin.distributed.ray_cluster import Needs
+from evalharness.pytest_plugin.distributed.ray_cluster import Host, Needs
 from evalharness.pytest_plugin.distributed.ray_workers import auto_num_workers, needs_of
 
 GPU_HOSTS = [{"CPU": 64.0, "GPU": 8.0}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 16.0}]
@@ -58,3 +58,20 @@ def test_each_worker_gets_what_its_engine_needs(
 def test_options_that_place_workers_on_this_host_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="with --executor ray"):
         needs_of(asked(tmp_path, "hf", **options), Cluster(GPU_HOSTS))
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"exit_status": -9}, ("died on 10.0.0.2 (SIGKILL)", False)),
+        ({"exit_status": 1, "problem": "ImportError: no torch"}, ("died on 10.0.0.2 (exit code 1: ImportError: no torch)", False)),
+        ({"exit_status": -99}, ("died on 10.0.0.2 (exit code -99)", False)),
+        ({"problem": "the node has gone"}, ("was lost with its host 10.0.0.2", True)),
+        ({"was_killed": True}, ("was killed on 10.0.0.2", False)),
+    ],
+    ids=["signal", "last-words", "odd-signal", "lost", "killed-by-us"],
+)
+def test_it_is_said_how_a_worker_ended_and_whether_its_host_is_lost(facts: dict[str, Any], expected: tuple[str, bool]) -> None:
+    host = Host(0, None, None, address="10.0.0.2", **facts)
+    host.is_over.set()
+    assert host.how_it_ended() == expected
