@@ -146,7 +146,7 @@ def raw_shipped(name: str) -> dict[str, Any]:
         from PIL import Image, ImageOps
         from vllm import SamplingParams
 
-        asked = [stage_a.request(case) for case in stage_a.load_cases(None)]
+        asked = [stage_a.request(case) for case in stage_a.load_cases(ROOT / "fixtures" / "site_photos")]
         prompts = []
         for request in asked:
             messages: Any = list(request.messages)
