@@ -84,6 +84,10 @@ class TestVerdict:
         }
         assert len(same.rows) == NUM_CASES
         assert f"{NUM_CASES - num} not asked" in same.summary()
+        assert f"! stopped when it was certain, after {num} of {NUM_CASES} cases of a, drawn at random" in same.output
+        report = (same.run_dir / "report.md").read_text("utf-8")
+        assert "differences to base (fake:base) after" in report
+        assert "the session ended" not in report
 
     @pytest.mark.parametrize("mode", MODES)
     def test_a_loss_is_a_regression_soon(self, project: Project, mode: str) -> None:
