@@ -39,6 +39,12 @@ def hosts() -> Iterator[RayHosts]:
         yield started
 
 
+@pytest.fixture(autouse=True)
+def starts_ray(request: pytest.FixtureRequest) -> None:
+    """Note what .ci/require_ran.py looks for."""
+    request.node.user_properties.append(("starts", "ray"))
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     slower = CONFTEST.replace("0.01", "0.03") + KILLED_ONCE
