@@ -10,7 +10,7 @@ of the worst rule when to stop. Four parts:
 - **real pairs**: each pair as it is, in drawn orders;
 - **no difference**: the two sides swapped by groups at random: whatever "regressed" is claimed is a false alarm. Sets as they are, and of
   2,000 cases, drawn from the groups with replacement;
-- **a lost margin**: right cases made wrong, whole groups at a time, until exactly the margin is lost: "harmless" is false;
+- **a lost margin**: right cases made wrong, whole groups at a time, until the margin is lost: "harmless" is false;
 - **planted drops** of 0, 1, 2, 5 and 10 points on sets of several sizes: how many cases a verdict takes; and the same where cases that
   changed between the baseline and a checkpoint before it are asked first, at several rates.
 """
@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evalharness.analysis.certainty import EDGE_RATE, END_LEVEL, FEWEST_GROUPS, HARMLESS_LEVEL, MOST_EDGES, REGRESSED_LEVEL
-from evalharness.analysis.statistics.betting import Drawn, Sums, draw_order, wealth_against_loss, wealth_against_no_loss
+from evalharness.analysis.certainty import EDGE_RATE, END_LEVEL, FEWEST_CASES, HARMLESS_LEVEL, MOST_EDGES, REGRESSED_LEVEL
+from evalharness.analysis.statistics.betting import Drawn, Scores as Column, draw_order, wealth_against_loss, wealth_against_no_loss
 from evalharness.analysis.statistics.paired import sign_flip_p
 
 Array = Any
@@ -106,23 +106,22 @@ def with_drop(scores: Scores, drop: float, generator: Any) -> Scores:
 
 def asked(scores: Scores, margin: float, seed: int, edge_rate: float) -> Verdict:
     """Return the verdict on a set that is asked in an order drawn by a seed."""
-    codes = np.unique(scores.groups, return_inverse=True)[1]
-    edge = np.bincount(codes, weights=scores.edge) > 0
-    comes_first = edge_rate != 1 and 0 < edge.sum() <= MOST_EDGES * len(edge) and len(edge) >= FEWEST_GROUPS
-    strata = edge.astype(np.int64) if comes_first else np.zeros(len(edge), dtype=np.int64)
-    rates = np.array([1.0, edge_rate] if strata.any() else [1.0])
+    num = len(scores.base)
+    comes_first = edge_rate != 1 and 0 < scores.edge.sum() <= MOST_EDGES * num and num >= FEWEST_CASES
+    strata = scores.edge.astype(np.int64) if comes_first else np.zeros(num, dtype=np.int64)
+    rates = np.array([1.0, edge_rate] if comes_first else [1.0])
     order = np.array(draw_order(strata.tolist(), rates.tolist(), seed))
-    sizes, base, difference = (
-        np.bincount(codes, weights=values)[order] for values in (np.ones(len(codes)), scores.base, scores.candidate - scores.base)
-    )
-    drawn, sums = Drawn(strata[order], rates), Sums(sizes, base, difference, difference)
+    difference, groups = (scores.candidate - scores.base)[order], scores.groups[order]
+    is_first = np.zeros(num, dtype=bool)
+    is_first[np.unique(groups, return_index=True)[1]] = True
+    drawn, sums = Drawn(strata[order], rates), Column(np.ones(num), scores.base[order], difference, difference, is_first)
     bad = _first(wealth_against_no_loss(drawn, sums) >= 1 / REGRESSED_LEVEL)
     good = _first(wealth_against_loss(drawn, sums, margin) >= 1 / HARMLESS_LEVEL)
     place, claim = min((bad, "regressed"), (good, "harmless"))
-    if place >= len(order):
-        is_significant = sign_flip_p(difference) <= END_LEVEL and difference.sum() < 0
+    if place >= num:
+        is_significant = sign_flip_p(np.bincount(groups, weights=difference)) <= END_LEVEL and difference.sum() < 0
         return Verdict("regressed at the end" if is_significant else "none", 1.0, is_significant, harmless=False)
-    return Verdict(claim, float(sizes[: place + 1].sum() / sizes.sum()), bad < len(order), good < len(order))
+    return Verdict(claim, (place + 1) / num, bad < num, good < num)
 
 
 def _first(holds: Array) -> int:

@@ -1,7 +1,7 @@
 """Decides, while cases are still asked, whether an engine has regressed against its baseline or is harmless within a margin.
 
-Cases are asked group by group, in an order drawn at random. The proof is about the groups known so far, in that order and without a gap, so
-it does not depend on which answers happened to be quick. It holds whenever one looks: see `statistics.betting`. Slices are not tested.
+Cases are asked in an order drawn at random. The proof is about the cases known so far, in that order and without a gap, so it does not
+depend on which answers happened to be quick. It holds whenever one looks: see `statistics.betting`. Slices are not tested.
 Knows nothing about pytest; loads numpy.
 """
 
@@ -17,7 +17,7 @@ from evalharness.analysis.comparison.compare import LOWER_IS_BETTER
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet
 from evalharness.analysis.statistics.betting import (
     Drawn,
-    Sums,
+    Scores,
     draw_order,
     estimate,
     greatest_difference,
@@ -31,9 +31,9 @@ REGRESSED_LEVEL, END_LEVEL = 0.04, 0.01
 HARMLESS_LEVEL = 0.05
 """Chance of calling harmless what has lost the margin or more."""
 EDGE_RATE = 2.0
-"""How much more often than others a group of the edge, which changed before, is drawn. With more it runs out before much is proved."""
-MOST_EDGES, FEWEST_GROUPS = 1 / 3, 1000
-"""The edge comes first only where it is no more than this share of the groups, and there are so many: in a small set it runs out early."""
+"""How much more often than others a case of the edge, which changed before, is drawn. With more it runs out before much is proved."""
+MOST_EDGES, FEWEST_CASES = 1 / 3, 1000
+"""The edge comes first only where it is no more than this share of the cases, and there are so many: in a small set it runs out early."""
 
 
 class Place(NamedTuple):
@@ -55,20 +55,16 @@ def _counts(line: CaseLine) -> dict[str, float]:
 
 
 def drawn_cases(cases: Sequence[tuple[str, str | None]], edges: Collection[str], seed: int, name: str) -> list[Place]:
-    """Return cases, given as id and group, in the order in which they are asked: drawn by group, with the eval's name as part of the seed.
+    """Return cases, given as id and group, in the order in which they are asked: drawn with the eval's name as part of the seed.
 
-    Groups with a case of the edge are drawn `EDGE_RATE` times as often as others, where that pays (`MOST_EDGES`, `FEWEST_GROUPS`).
+    Cases of the edge are drawn `EDGE_RATE` times as often as others, where that pays (`MOST_EDGES`, `FEWEST_CASES`).
     """
-    groups: dict[object, list[tuple[str, str | None]]] = {}
-    for case_id, group in cases:
-        groups.setdefault((case_id,) if group is None else group, []).append((case_id, group))
-    members = list(groups.values())
-    strata = [int(any(case_id in edges for case_id, _ in group)) for group in members]
-    if sum(strata) > MOST_EDGES * len(strata) or len(strata) < FEWEST_GROUPS:
+    strata = [int(case_id in edges) for case_id, _ in cases]
+    if sum(strata) > MOST_EDGES * len(strata) or len(strata) < FEWEST_CASES:
         strata = [0] * len(strata)
     digest = hashlib.sha256(f"{seed}\0{name}".encode("utf-8", "surrogatepass")).digest()
     order = draw_order(strata, _rates(strata), int.from_bytes(digest[:8], "big"))
-    return [Place(case_id, group, strata[place]) for place in order for case_id, group in members[place]]
+    return [Place(*cases[place], strata[place]) for place in order]
 
 
 def coverage_sheet(metric: str, case_ids: Iterable[str]) -> Sheet:
@@ -121,16 +117,10 @@ class PairedTest:
 
     def __init__(self, places: Sequence[Place], base: Sheet, directions: Mapping[str, str], only: Collection[str], margin: float) -> None:
         self.margin = margin
-        self._groups: list[list[str]] = []
-        strata: list[int] = []
-        last: object = None
-        for case_id, group, stratum in places:
-            key: object = (case_id,) if group is None else group
-            if key != last:
-                self._groups.append([])
-                strata.append(stratum)
-                last = key
-            self._groups[-1].append(case_id)
+        codes: dict[object, int] = {}
+        self._case_ids = [place.case_id for place in places]
+        self._groups = [codes.setdefault((case_id,) if group is None else group, len(codes)) for case_id, group, _ in places]
+        strata = [place.stratum for place in places]
         self._drawn = Drawn.of(strata, _rates(strata))
         self.num_cases = len(places)
         judged = {case_id for case_id, _, _ in places if case_id in base.cases and base.cases[case_id].was_judged}
@@ -141,10 +131,10 @@ class PairedTest:
         self._base = self._table(lambda metric, case_id: metric.base.get(case_id, 0.0))
         self._known: dict[str, tuple[list[float], list[float]]] = {}
         self._rows: list[tuple[list[float], list[float]]] = []
-        """Sums of the least and greatest differences of each group of the prefix, by metric."""
+        """The least and greatest differences of each case known without a gap before it, by metric."""
 
     def _table(self, value: Callable[[_Metric, str], float]) -> list[list[float]]:
-        return [[sum(value(metric, case_id) for case_id in group) for metric in self._metrics] for group in self._groups]
+        return [[value(metric, case_id) for metric in self._metrics] for case_id in self._case_ids]
 
     @property
     def can_prove(self) -> bool:
@@ -152,8 +142,8 @@ class PairedTest:
         return bool(self._metrics) and not self.missing and 2 * self.num_paired >= self.num_cases
 
     @property
-    def num_known_groups(self) -> int:
-        """How many groups are known, in the order of drawing."""
+    def num_known(self) -> int:
+        """How many cases are known, in the order of drawing."""
         return len(self._rows)
 
     def note(self, case_id: str, scores: Mapping[str, float] | None) -> None:
@@ -171,37 +161,36 @@ class PairedTest:
                 low.append(metric.goodness(scores[metric.name]) - before)
                 high.append(low[-1])
         self._known[case_id] = (low, high)
-        while len(self._rows) < len(self._groups) and all(member in self._known for member in self._groups[len(self._rows)]):
-            each = [self._known.pop(member) for member in self._groups[len(self._rows)]]
-            self._rows.append(([sum(column) for column in zip(*(low for low, _ in each), strict=True)],
-                               [sum(column) for column in zip(*(high for _, high in each), strict=True)]))  # fmt: skip
+        while len(self._rows) < self.num_cases and (known := self._known.pop(self._case_ids[len(self._rows)], None)) is not None:
+            self._rows.append(known)
 
-    def _sums(self) -> list[Sums]:
-        return Sums.of_columns(self._sizes, self._base, [low for low, _ in self._rows], [high for _, high in self._rows])
+    def _scores(self) -> list[Scores]:
+        low, high = ([row[end] for row in self._rows] for end in (0, 1))
+        return Scores.of_columns(self._groups, self._sizes, self._base, low, high)
 
     def proof(self) -> Proof:
-        """Return what the known groups prove; once something is proved, more groups do not take it back."""
+        """Return what the known cases prove; once something is proved, more cases do not take it back."""
         num = len(self._rows)
-        proof = Proof("", num, sum(map(len, self._groups[:num])))
+        proof = Proof("", len(set(self._groups[:num])), num)
         if not num or not self.can_prove:
             return proof
-        sums = self._sums()
+        scores = self._scores()
         # The mean of several wealths is one, however they depend on each other: a regression of any metric makes it grow.
-        wealth = sum(wealth_against_no_loss(self._drawn, each) for each in sums) / len(sums)
+        wealth = sum(wealth_against_no_loss(self._drawn, each) for each in scores) / len(scores)
         if wealth.max() >= 1 / REGRESSED_LEVEL:
             return proof._replace(claim="regressed")
-        if all(wealth_against_loss(self._drawn, each, self.margin).max() >= 1 / HARMLESS_LEVEL for each in sums):
+        if all(wealth_against_loss(self._drawn, each, self.margin).max() >= 1 / HARMLESS_LEVEL for each in scores):
             return proof._replace(claim="harmless")
         return proof
 
     def limits(self) -> list[Limits]:
         """Return each metric as it is known now, the one that could have lost most first."""
         limits: list[tuple[float, Limits]] = []
-        for metric, sums in zip(self._metrics, self._sums(), strict=True):
+        for metric, scores in zip(self._metrics, self._scores(), strict=True):
             found = (
-                estimate(self._drawn, sums),
-                least_difference(self._drawn, sums, HARMLESS_LEVEL),
-                greatest_difference(self._drawn, sums, REGRESSED_LEVEL),
+                estimate(self._drawn, scores),
+                least_difference(self._drawn, scores, HARMLESS_LEVEL),
+                greatest_difference(self._drawn, scores, REGRESSED_LEVEL),
             )
             difference, low, high = (-found[0], -found[2], -found[1]) if metric.is_lower_better else found
             base = metric.goodness(fmean(metric.base.values()))
@@ -210,11 +199,11 @@ class PairedTest:
 
     def mean_limits(self, metric: str) -> tuple[float, float] | None:
         """Return limits of a metric's mean over all cases, each at `HARMLESS_LEVEL`; None if a case lacks it in the baseline."""
-        for each, sums in zip(self._metrics, self._sums(), strict=True):
-            if each.name == metric and len(each.base) == self.num_cases and len(sums):
+        for each, scores in zip(self._metrics, self._scores(), strict=True):
+            if each.name == metric and len(each.base) == self.num_cases and len(scores):
                 mean = fmean(each.base.values())
-                low = max(0.0, mean + least_difference(self._drawn, sums, HARMLESS_LEVEL))
-                high = min(1.0, mean - least_difference(self._drawn, sums.flipped(), HARMLESS_LEVEL))
+                low = max(0.0, mean + least_difference(self._drawn, scores, HARMLESS_LEVEL))
+                high = min(1.0, mean - least_difference(self._drawn, scores.flipped(), HARMLESS_LEVEL))
                 return (1 - high, 1 - low) if each.is_lower_better else (low, high)
         return None
 

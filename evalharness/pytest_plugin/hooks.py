@@ -98,6 +98,8 @@ class RunningTests:
             return (yield)
         assert isinstance(item, pytest.Function)
         if self._early_ends.leaves_out(record):
+            if self._state.registry.certain.is_on and unit is not None:
+                execution.units.leave(unit.engine, unit.path)
             return (yield)
         try:
             execution.note_evals(item.session.items)  # a worker's first test: before, the controller may still refuse the run
@@ -434,7 +436,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(wanted)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = wanted
-    registry.certain.interleave(items)
+    registry.certain.put_in_order(items, registry.modules)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from evalharness.report.text import terminal_text, when_finite
 from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
 
+_ROUNDS = "; not in float32, so near-ties may fall otherwise than without"
+
 
 def draft_lines(run: RunFile) -> Iterator[str]:
     """Yield a sentence for each engine that checked drafts, or why there were none; nothing for a run without --draft-from."""
@@ -17,6 +19,7 @@ def draft_lines(run: RunFile) -> Iterator[str]:
     if facts.get("why_off"):
         yield terminal_text(f"no drafts from {source}: {text_of(facts.get('why_off'))}", 400)
         return
+    dtypes = {text_of(engine.get("id")): text_of(mapping(engine.get("settings")).get("dtype")) for engine in entries_of(run.get("engines"))}
     for entry in entries_of(run.get("throughput")):
         sums = mapping(entry.get("drafts"))
         names = ("num_drafted", "num_taken", "num_tokens", "num_row_steps", "num_found", "num_answers", "saved_s")
@@ -24,9 +27,11 @@ def draft_lines(run: RunFile) -> Iterator[str]:
         if not steps:
             continue
         rate = f"{taken / drafted:.0%} of {drafted:,.0f} drafted tokens were the model's own" if drafted else "none were drafted"
-        time = f"{saved_s:,.1f} s saved" if saved_s >= 0 else f"{-saved_s:,.1f} s lost"
-        yield terminal_text(
-            f"drafts from {source} on {text_of(entry.get('engine'))}: {found:,.0f} of {answers:,.0f} answers had one; {rate}, "
-            f"{tokens / steps:.1f} tokens a step; about {time}",
-            400,
-        )
+        rate += f", {tokens / steps:.1f} tokens a step"
+        change = f"about {abs(saved_s):,.1f} s {'saved' if saved_s > 0 else 'lost'} against this engine's own steps without drafts"
+        seconds, made = when_finite(entry.get("generation_s")), when_finite(entry.get("num_completion_tokens"))
+        before = when_finite(facts.get("rate_without"))
+        rounds = "" if dtypes.get(text_of(entry.get("engine"))) == "float32" else _ROUNDS
+        than = f"; {made / seconds:,.0f} tokens/s a worker, {before:,.0f} in that run without" if seconds and made and before else ""
+        parts = [f"{found:,.0f} of {answers:,.0f} answers had one", rate, *([change] if saved_s else [])]
+        yield terminal_text(f"drafts from {source} on {text_of(entry.get('engine'))}: {'; '.join(parts)}{than}{rounds}", 500)

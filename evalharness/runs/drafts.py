@@ -9,11 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from evalharness.api.errors import RecordError
 from evalharness.runs.files import numbered_lines, open_for_reading
@@ -24,10 +21,12 @@ _GENERATION = b',"generation":'
 
 
 class RecordedAnswers:
-    """The answers in a run's journals. `engines`: ids of its engines, the one to be preferred last."""
+    """The answers in a run's journals, as they are now: the run may still go on."""
 
-    def __init__(self, run_dir: Path, engines: Sequence[str]) -> None:
-        self._engines = tuple(engines)
+    def __init__(self, run_dir: Path) -> None:
+        import numpy as np
+
+        engines: dict[str, None] = {}
         self._run_dir = run_dir
         self._paths = journals_of(run_dir)
         keys, files, offsets, sizes = array("Q"), array("H"), array("Q"), array("I")
@@ -37,13 +36,14 @@ class RecordedAnswers:
                     offset = 0
                     for _, raw in numbered_lines(file, path):
                         if raw.startswith(_KINDS) and raw.endswith(b"\n"):
-                            keys.append(_key_of(raw))
+                            keys.append(_key_of(raw, engines))
                             files.append(number)
                             offsets.append(offset)
                             sizes.append(len(raw))
                         offset += len(raw)
             except OSError as error:
                 raise RecordError(f"{path} cannot be read for drafts: {error.strerror}") from error
+        self._engines = tuple(reversed(engines))
         # Of several with one key the last counts: an answer that was made again.
         order = np.argsort(np.frombuffer(keys, np.uint64), kind="stable") if keys else np.zeros(0, np.int64)
         self._keys, self._files, self._offsets, self._sizes = (
@@ -55,13 +55,13 @@ class RecordedAnswers:
         return len(self._keys)
 
     def find(self, engine: str, eval_name: str, case_id: str, place: tuple[int, ...]) -> list[int]:
-        """Return the ids of an answer, that engine's if there is one, else another's; none where there is no answer.
+        """Return the ids of an answer, that engine's if there is one, else of the engine that came last; none where there is no answer.
 
         `place`: the sample, or step and request.
         """
-        for name in (engine, *reversed(self._engines)):
-            key = np.uint64(_key(name, eval_name, case_id, place))
-            index = int(np.searchsorted(self._keys, key, side="right")) - 1
+        for name in (engine, *self._engines):
+            key = self._keys.dtype.type(_key(name, eval_name, case_id, place))
+            index = int(self._keys.searchsorted(key, side="right")) - 1
             if index >= 0 and self._keys[index] == key:
                 return self._read(index)
         return []
@@ -85,12 +85,15 @@ def ids_of(made: Any) -> list[int]:
     return [*ids, reason] if ends else ids
 
 
-def _key_of(raw: bytes) -> int:
+def _key_of(raw: bytes, engines: dict[str, None]) -> int:
+    """Return the key of a line's answer, 0 for a damaged line; its engine goes into `engines`."""
     head, _, _ = raw.partition(_GENERATION)
     try:
         values = json.loads(head + b"}")
         place = (values["sample"],) if "sample" in values else (values["step"], values["request"])
-        return _key(values["engine"], values["eval"], values["case_id"], place)
+        key = _key(values["engine"], values["eval"], values["case_id"], place)
+        engines.setdefault(values["engine"])
+        return key
     except (ValueError, KeyError, TypeError):
         return 0
 

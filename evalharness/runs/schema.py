@@ -531,6 +531,8 @@ class DraftFacts(TypedDict):
     asked: str
     run: str | None
     """None for this run's own answers."""
+    rate_without: float | None
+    """Tokens of answers per second of a worker in that run, if it had no drafts."""
     why_off: str
 
 

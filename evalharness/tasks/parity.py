@@ -25,7 +25,19 @@ _MIN_REMAINDER = 1e-9
 """Least probability of all other tokens, so that a gap is finite where an engine was certain."""
 _SETTINGS = ("backend", "variant", "template_sha256")
 """Settings in an engine's entry besides its `settings`; the rest is names, times and counts."""
-_NOT_COMPARED = frozenset({"num_batches_halved", "load_s", "max_rows_per_batch", "num_kv_blocks", "max_num_seqs", "environment"})
+_NOT_COMPARED = frozenset(
+    {
+        "cuda_graphs",
+        "environment",
+        "load_s",
+        "max_num_seqs",
+        "max_rows_per_batch",
+        "num_batches_halved",
+        "num_kv_blocks",
+        "rows_at_once",
+        "warm_up_s",
+    }
+)
 _ALWAYS = ("backend", "dtype", "attn_implementation", "torch", "transformers", "vllm", "template_sha256", "pixel_budget.max_pixels")
 
 

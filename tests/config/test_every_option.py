@@ -81,6 +81,7 @@ SHOWN_BY = {
     "resume": f"{_PLUGIN}/test_resume.py",
     "accept_changes": f"{_PLUGIN}/test_idle_options.py",
     "keep_going": f"{_PLUGIN}/execution/test_early_end.py",
+    "draft_from": f"{_PLUGIN}/test_drafts.py",
     "report_dir": f"{_PLUGIN}/test_strangers_runs.py",
     "baseline": f"{_PLUGIN}/test_idle_options.py",
     "until_certain": f"{_PLUGIN}/test_until_certain.py",

@@ -46,6 +46,15 @@ def project(project: Project) -> Project:
     return project
 
 
+HALT = """
+import pytest
+ended = []
+
+def pytest_runtest_logfinish(nodeid):
+    ended.append(nodeid)
+    if len(ended) == 30:
+        pytest.exit("enough")
+"""
 SURE = ("--baseline", "reports/base", "--until-certain")
 
 
@@ -83,7 +92,7 @@ class TestVerdict:
         assert states == {"right >= 0.6": (True, None), "high(right) >= 0.1": (None, False)}
         assert "right of all cases is within 0.9" in same.gate("right >= 0.6")["notes"][0]
         assert "not asked (--until-certain), and this gate needs all" in same.gate("high(right) >= 0.1")["reason"]
-        worse = run(project, wrong(range(120)), "worse", *SURE)
+        worse = run(project, wrong(range(230)), "worse", *SURE)
         assert worse.gate("right >= 0.9")["passed"] is False
 
     def test_what_cannot_be_proved_is_asked_whole_and_judged_as_a_whole_run(self, project: Project) -> None:
@@ -99,16 +108,26 @@ class TestVerdict:
         off = run(project, wrong(range(10)), "off", *SURE, "0")
         assert (len(asked(off)), "certain" in off.gate("no_regression(right)")) == (NUM_CASES, False)
 
+    def test_the_engine_stops_soon_after(self, project: Project) -> None:
+        slow = tuple({**answer, "delay_s": 0.003} for answer in wrong(range(120)))
+        worse = run(project, slow, "worse", *SURE)
+        num_made = sum(line["kind"] == "generation" for line in worse.journal)
+        assert len(asked(worse)) <= num_made < NUM_CASES / 2
+
 
 class TestOrder:
-    def test_the_order_is_drawn_by_the_seed_and_groups_stay_together(self, project: Project) -> None:
+    def test_the_order_is_drawn_by_the_seed(self, project: Project) -> None:
         first, again = (run(project, wrong(range(10)), name, *SURE) for name in ("one", "two"))
         other = run(project, wrong(range(10)), "three", *SURE, "--seed", "5")
         assert asked(first) == asked(again)
         assert asked(first)[:20] != asked(other)[:20]
-        order = [row["group"] for row in first.rows]
-        assert order[::2] == order[1::2]
-        assert order != sorted(order)
+        assert sorted(row["case_id"] for row in first.rows) == sorted(f"c{number}" for number in range(NUM_CASES))
+
+    def test_an_order_that_depends_on_answers_does_not_count(self, project: Project) -> None:
+        same = run(project, wrong(range(10)), "same", *SURE)
+        first = project.run("--model", "same.jsonl", "--run-id", "first", *SURE, "--ff")
+        assert "rerun previous" in first.output
+        assert asked(first) == asked(same)
 
     def test_all_tests_of_a_case_run_before_the_next_case(self, project: Project) -> None:
         second = "@pytest.mark.gate('no_regression')\ndef test_two(case, generation, score): score(short=True)\n"
@@ -139,7 +158,7 @@ class TestWhatComesAfter:
 
     def test_a_resumed_run_ends_where_it_would_have(self, project: Project) -> None:
         whole = run(project, wrong(range(10)), "same", *SURE)
-        project.write(conftest="def pytest_runtest_logfinish(nodeid):\n    import pytest\n    if 'c7]' in nodeid: pytest.exit('enough')\n")
+        project.write(conftest=HALT)
         halted = run(project, wrong(range(10)), "halted", *SURE)
         assert halted.facts["interrupted"] == "enough"
         assert not halted.gate("no_regression(right)").get("judged", True)

@@ -40,7 +40,7 @@ def test_an_answer_is_found_by_case_sample_step_and_engine(tmp_path: Path) -> No
         gw0=line("vllm:a", "one", [1]) + line("vllm:a", "one", [2], sample=1) + line("vllm:b", "one", [3]) + ROW,
         gw1=line("vllm:b", 'q",generation"', [4]) + line("vllm:b", "steps", [5, 6], "step", step=1, request=2),
     )
-    answers = RecordedAnswers(run, ["vllm:a", "vllm:b"])
+    answers = RecordedAnswers(run)
     assert len(answers) == 5
     assert answers.find("vllm:a", "e", "one", (0,)) == [1]
     assert answers.find("vllm:a", "e", "one", (1,)) == [2]
@@ -53,7 +53,7 @@ def test_an_answer_is_found_by_case_sample_step_and_engine(tmp_path: Path) -> No
 
 def test_of_answers_made_again_the_last_counts(tmp_path: Path) -> None:
     run = run_of(tmp_path, main=line("a", "one", [1]) + line("a", "one", [2]), **{"resumed-001-main": line("a", "one", [3])})
-    assert RecordedAnswers(run, ["a"]).find("a", "e", "one", (0,)) == [3]
+    assert RecordedAnswers(run).find("a", "e", "one", (0,)) == [3]
 
 
 @pytest.mark.parametrize(
@@ -61,15 +61,15 @@ def test_of_answers_made_again_the_last_counts(tmp_path: Path) -> None:
 )
 def test_damaged_lines_are_no_drafts(tmp_path: Path, damage: str) -> None:
     run = run_of(tmp_path, main=damage + line("a", "one", [1]) + '{"kind":"generation","engine":"a","eval":"e"')
-    assert RecordedAnswers(run, ["a"]).find("a", "e", "one", (0,)) == [1]
+    assert RecordedAnswers(run).find("a", "e", "one", (0,)) == [1]
 
 
 def test_a_journal_that_is_gone_meanwhile_gives_none(tmp_path: Path) -> None:
     run = run_of(tmp_path, main=line("a", "one", [1]))
-    answers = RecordedAnswers(run, ["a"])
+    answers = RecordedAnswers(run)
     (run / "journal" / "main.jsonl").unlink()
     assert answers.find("a", "e", "one", (0,)) == []
-    assert RecordedAnswers(run, ["a"]).find("a", "e", "one", (0,)) == []
+    assert RecordedAnswers(run).find("a", "e", "one", (0,)) == []
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from evalharness.api.wording import plural
 
-_BUSY = 0.7
-"""From this share of the time on that kernels run, the card is not what waits."""
 _FEW_ROWS = 0.5
 """A step of less than this share of the rows that could run at once is a small one."""
 
@@ -111,12 +109,23 @@ def _details(name: str, spent: Spent) -> Iterator[str]:
     if name == "decode":
         yield from _step(spent)
     if spent.busy is not None:
-        cause = "the CPU's work for each step and row" if spent.busy < _BUSY else "its kernels, for it hardly waits"
-        yield f"; the card computes {spent.busy:.0%} of the time: what costs is {cause}"
+        yield from _use(spent, spent.busy)
     elif name == "decode" and spent.bound_decode_s is not None:
         yield "; whether CPU or kernels is not measured (no NVML)"
     if name == "decode":
         yield from _rows(spent)
+
+
+def _use(spent: Spent, busy: float) -> Iterator[str]:
+    """Say what the card does meanwhile: it idles while the CPU prepares steps, or its kernels are slower than the card."""
+    idle_s, busy_s = spent.generation_s * (1 - busy), spent.generation_s * busy
+    parts = [(idle_s, f"the card idles {idle_s:,.1f} s (the CPU's work for each step and row)")]
+    if spent.bound_prefill_s is not None and spent.bound_decode_s is not None:
+        beyond_s = max(0.0, busy_s - spent.bound_prefill_s - spent.bound_decode_s)
+        parts.append((beyond_s, f"its kernels take {beyond_s:,.1f} s longer than it needs"))
+    else:
+        parts.append((busy_s, f"its kernels take {busy_s:,.1f} s"))
+    yield f"; {' and '.join(text for _, text in sorted(parts, reverse=True))}"
 
 
 def _step(spent: Spent) -> Iterator[str]:

@@ -1,14 +1,15 @@
-"""Tests that hold whenever one stops: bets on groups of cases, drawn at random, whose differences to a baseline become known one by one.
+"""Tests that hold whenever one stops: bets on cases, drawn at random, whose differences to a baseline become known one by one.
 
-A wealth starts at 1 and is staked on each next group against a hypothesis. If that is true, no stakes make the wealth grow on average, so
-that it ever reaches 1/level with a chance of at most `level`, however often one looks (Ville 1939; Waudby-Smith and Ramdas 2024). Groups
-are the units, so cases of one group may depend on each other in any way. Two hypotheses are bet against:
+A wealth starts at 1 and is staked on each next case against a hypothesis. If that is true, no stakes make the wealth grow on average, so
+that it ever reaches 1/level with a chance of at most `level`, however often one looks (Ville 1939; Waudby-Smith and Ramdas 2024). Two
+hypotheses are bet against:
 
-- *the set has lost at least a margin*: about the cases of this eval, most of which are not asked yet. Only the order is random, groups are
-  drawn without replacement, and what a case can still lose is known from the baseline.
-- *no more is lost than gained*: about the cases that could have been in the eval, of which its groups are a sample.
+- *the set has lost at least a margin*: about the cases of this eval, most of which are not asked yet. Only the order is random: cases are
+  drawn without replacement, whatever they have in common, and what each can still lose is known from the baseline.
+- *no more is lost than gained*: about cases that could have been in the eval. Its groups are a sample of theirs, and cases of a group may
+  depend on each other in any way, so that only the first one drawn of each group is bet on: one piece of evidence each.
 
-Where strata are drawn at different rates, each group counts by the inverse of its rate, so that both stay unbiased. Knows nothing of gates.
+Where strata are drawn at different rates, each case counts by the inverse of its rate, so that both stay unbiased. Knows nothing of gates.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _STEPS = 24  # of bisection: limits to 1e-7
 
 
 def draw_order(strata: Sequence[int], rates: Sequence[float], seed: int) -> list[int]:
-    """Return the groups in the order of drawing: each draw picks a stratum by its rate × its groups, then one of its remaining groups.
+    """Return the cases in the order of drawing: each draw picks a stratum by its rate × its cases, then one of its remaining cases.
 
-    `strata` has the stratum of each group. A stratum with nothing left takes no further part.
+    `strata` has the stratum of each case. A stratum with nothing left takes no further part.
     """
     generator = np.random.default_rng(seed)
     members: list[list[int]] = [[] for _ in rates]
-    for group, stratum in enumerate(strata):
-        members[stratum].append(group)
+    for case, stratum in enumerate(strata):
+        members[stratum].append(case)
     left = [[own[place] for place in generator.permutation(len(own))] for own in members]
     weights = [rate * len(own) for rate, own in zip(rates, left, strict=True)]
     order: list[int] = []
@@ -54,14 +55,14 @@ def draw_order(strata: Sequence[int], rates: Sequence[float], seed: int) -> list
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """All groups of an eval in the order of drawing: their strata `(groups,)`, and the rates of the strata `(strata,)`."""
+    """All cases of an eval in the order of drawing: their strata `(cases,)`, and the rates of the strata `(strata,)`."""
 
     strata: Array
     rates: Array
 
     @classmethod
     def of(cls, strata: Sequence[int], rates: Sequence[float]) -> Drawn:
-        """Return the groups of these strata."""
+        """Return the cases of these strata."""
         return cls(np.array(strata, dtype=np.int64), np.array(rates, dtype=np.float64))
 
     def __len__(self) -> int:
@@ -69,19 +70,19 @@ class Drawn:
 
     @cached_property
     def _left(self) -> Array:
-        """Groups left in each stratum before each draw `(groups, strata)`."""
+        """Cases left in each stratum before each draw `(cases, strata)`."""
         is_of = self.strata[:, None] == np.arange(len(self.rates))
         return is_of.sum(axis=0) - np.cumsum(is_of, axis=0) + is_of
 
     @cached_property
     def _chances(self) -> Array:
-        """Chance of each stratum at each draw `(groups, strata)`, 0 for one with nothing left."""
+        """Chance of each stratum at each draw `(cases, strata)`, 0 for one with nothing left."""
         weights = np.where(self._left > 0, self.rates * self._left[0], 0.0)
         return weights / weights.sum(axis=1, keepdims=True)
 
     @cached_property
     def factors(self) -> Array:
-        """What a group of each stratum counts at each draw, so that its expectation is the sum of all that is left `(groups, strata)`."""
+        """What a case of each stratum counts at each draw, so that its expectation is the sum of all that is left `(cases, strata)`."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(self._left > 0, self._left / self._chances, 0.0)
 
@@ -92,65 +93,78 @@ class Drawn:
 
     @cached_property
     def weights(self) -> Array:
-        """What each group of those draws counts, so that its expectation is the mean over groups `(num_independent,)`."""
+        """What each case of those draws counts, so that its expectation is the mean over cases `(num_independent,)`."""
         first = self.factors[0] / max(1, len(self))
         return first[self.strata[: self.num_independent]]
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
-    """One score of a test by group, in the order of drawing, good ones being high; all `(groups,)`.
+class Scores:
+    """One score of a test by case, in the order of drawing, good ones being high; all `(cases,)`.
 
-    `sizes`: cases with the score in the baseline; `base`: their sum there. `low` and `high` `(groups known,)`: the least and the greatest
-    that the candidate's difference to it can be; they are equal but for cases that broke.
+    `sizes`: 1 for a case with the score in the baseline, else 0; `base`: its score there. `is_first`: whether it is the first such case of
+    its group. `low` and `high` `(cases known,)`: the least and the greatest that the candidate's difference to it can be, equal but for
+    cases that broke.
     """
 
     sizes: Array
     base: Array
     low: Array
     high: Array
+    is_first: Array
 
     @classmethod
-    def of_columns(cls, sizes: Rows, base: Rows, low: Rows, high: Rows) -> list[Sums]:
-        """Return the scores of tables with a row for each group and a column for each score."""
-        tables = [np.array(rows, dtype=np.float64).reshape(len(rows), len(sizes[0]) if sizes else 0) for rows in (sizes, base, low, high)]
-        return [cls(*(table[:, column] for table in tables)) for column in range(tables[0].shape[1])]
+    def of_columns(cls, groups: Sequence[int], sizes: Rows, base: Rows, low: Rows, high: Rows) -> list[Scores]:
+        """Return the scores of tables with a row for each case, of these groups, and a column for each score."""
+        num = len(sizes[0]) if sizes else 0
+        tables = [np.array(rows, dtype=np.float64).reshape(len(rows), num) for rows in (sizes, base, low, high)]
+        codes = np.array(groups, dtype=np.int64)
+        columns = []
+        for column in range(num):
+            own = [table[:, column] for table in tables]
+            is_first: Array = np.zeros(len(codes), dtype=bool)
+            has_score = np.flatnonzero(own[0])
+            is_first[has_score[np.unique(codes[has_score], return_index=True)[1]]] = True
+            columns.append(cls(own[0], own[1], own[2], own[3], is_first))
+        return columns
 
     def __len__(self) -> int:
         return len(self.low)
 
-    def flipped(self) -> Sums:
+    def flipped(self) -> Scores:
         """Return the same with bad for good."""
-        return Sums(self.sizes, self.sizes - self.base, -self.high, -self.low)
+        return Scores(self.sizes, self.sizes - self.base, -self.high, -self.low, self.is_first)
 
 
-def wealth_against_loss(drawn: Drawn, sums: Sums, margin: float) -> Array:
-    """Return the wealth of bets against "the mean over all cases of the set is lower by at least `margin`", after each group known.
+def wealth_against_loss(drawn: Drawn, scores: Scores, margin: float) -> Array:
+    """Return the wealth of bets against "the mean over all cases of the set is lower by at least `margin`", after each case known.
 
-    Where it ever reaches 1/level this is wrong, with a chance of error of `level`; inf from where the known groups alone exclude it.
+    Where it ever reaches 1/level this is wrong, with a chance of error of `level`; inf from where the known cases alone exclude it.
     """
-    num, total = len(sums), float(sums.sizes.sum())
+    num, total = len(scores), float(scores.sizes.sum())
     if not num or not total:
         return np.ones(1)
-    known = np.concatenate(([0.0], np.cumsum(sums.low)))
-    can_lose = np.concatenate((np.cumsum(sums.base[::-1])[::-1], [0.0]))[: num + 1]
+    known = np.concatenate(([0.0], np.cumsum(scores.low)))
+    can_lose = np.concatenate((np.cumsum(scores.base[::-1])[::-1], [0.0]))[: num + 1]
     limit = -margin * total - known  # what is left must sum up to no more, if the hypothesis is true
-    reach = np.maximum(limit[:num] + _worst(drawn, sums.base)[:num], _ROUNDING)
-    wealth = _wealth((sums.low * drawn.factors[np.arange(num), drawn.strata[:num]] - limit[:num]) / reach)
+    reach = np.maximum(limit[:num] + _worst(drawn, scores.base)[:num], _ROUNDING)
+    wealth = _wealth((scores.low * drawn.factors[np.arange(num), drawn.strata[:num]] - limit[:num]) / reach)
     is_excluded = np.maximum.accumulate(limit < -can_lose - _ROUNDING)
     return np.where(is_excluded[1:], math.inf, wealth)
 
 
-def wealth_against_no_loss(drawn: Drawn, sums: Sums, difference: float = 0.0) -> Array:
-    """Return the wealth of bets against "cases like these change by `difference` or more on average", after each group known.
+def wealth_against_no_loss(drawn: Drawn, scores: Scores, difference: float = 0.0) -> Array:
+    """Return the wealth of bets against "cases like these change by `difference` or more on average", after each case known.
 
-    Of the draws before a stratum ran out; that a baseline was right in all its cases by luck is taken into account, unlike above.
+    Bets are on the first case drawn of each group, before a stratum ran out. That a baseline was right in all its cases by luck is taken
+    into account, unlike above.
     """
-    num = min(len(sums), drawn.num_independent)
+    num = min(len(scores), drawn.num_independent)
     if not num:
         return np.ones(1)
-    steps = (sums.high[:num] - difference * sums.sizes[:num]) * drawn.weights[:num]
-    reach = float((1 - difference) * sums.sizes.max() * drawn.weights.max())
+    weights = drawn.weights[:num] * scores.is_first[:num]
+    steps = (scores.high[:num] - difference * scores.sizes[:num]) * weights
+    reach = float((1 - difference) * scores.sizes.max() * drawn.weights.max())
     return _wealth(-steps / max(reach, _ROUNDING))
 
 
@@ -162,7 +176,7 @@ def _wealth(won: Array) -> Array:
 
 
 def _worst(drawn: Drawn, base: Array) -> Array:
-    """Return the most that the next group can count as lost, before each draw `(groups,)`."""
+    """Return the most that the next case can count as lost, before each draw `(cases,)`."""
     worst = np.zeros(len(drawn))
     for stratum in range(len(drawn.rates)):
         own = np.where(drawn.strata == stratum, base, 0.0)
@@ -171,14 +185,14 @@ def _worst(drawn: Drawn, base: Array) -> Array:
     return worst
 
 
-def least_difference(drawn: Drawn, sums: Sums, level: float) -> float:
+def least_difference(drawn: Drawn, scores: Scores, level: float) -> float:
     """Return the lower limit of the mean difference over all cases of the set, at any time with a chance of error of at most `level`."""
-    return 0.0 - _first(lambda margin: bool(wealth_against_loss(drawn, sums, margin).max() >= 1 / level))
+    return 0.0 - _first(lambda margin: bool(wealth_against_loss(drawn, scores, margin).max() >= 1 / level))
 
 
-def greatest_difference(drawn: Drawn, sums: Sums, level: float) -> float:
+def greatest_difference(drawn: Drawn, scores: Scores, level: float) -> float:
     """Return the upper limit of the mean difference of cases like these, at any time with a chance of error of at most `level`."""
-    return _first(lambda difference: bool(wealth_against_no_loss(drawn, sums, difference).max() >= 1 / level))
+    return _first(lambda difference: bool(wealth_against_no_loss(drawn, scores, difference).max() >= 1 / level))
 
 
 def _first(holds: Any) -> float:
@@ -190,13 +204,13 @@ def _first(holds: Any) -> float:
     return high
 
 
-def estimate(drawn: Drawn, sums: Sums) -> float:
+def estimate(drawn: Drawn, scores: Scores) -> float:
     """Return the mean difference over all cases, each stratum by its share of them; NaN if one has none known."""
-    num, found, total = len(sums), 0.0, float(sums.sizes.sum())
+    num, found, total = len(scores), 0.0, float(scores.sizes.sum())
     for stratum in range(len(drawn.rates)):
         is_of = drawn.strata == stratum
-        size, known = float(sums.sizes[is_of].sum()), float(sums.sizes[:num][is_of[:num]].sum())
+        size, known = float(scores.sizes[is_of].sum()), float(scores.sizes[:num][is_of[:num]].sum())
         if size:
-            middle = (sums.low + sums.high)[is_of[:num]].sum() / 2
+            middle = (scores.low + scores.high)[is_of[:num]].sum() / 2
             found += size / total * (float(middle) / known if known else math.nan)
     return found

@@ -63,12 +63,13 @@ class HfDrafts:
         runner.work.start()
         runner._at_work[:] = [batch]
         try:
-            yield from batch.outputs()
+            for output in batch.outputs():
+                self._count(runner)  # before its unit ends with it
+                yield output
         finally:
             runner._at_work.clear()
             runner.work.stop()
             batch.close()
-            self._count(runner)
 
     def _count(self, runner: BatchRunner) -> None:
         counts, self.drafter.counts = self.drafter.counts, DraftCounts()

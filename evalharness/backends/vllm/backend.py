@@ -28,7 +28,7 @@ from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
 from evalharness.backends.vllm.drafts import check_beside_drafts, draft_arguments, memory_of
 from evalharness.backends.vllm.engine import VllmEngine
-from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, pixel_bytes, why_no_images
+from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, pixel_bytes, warm_up_prompts, why_no_images
 from evalharness.backends.vllm.sampling import (
     EXTRA_OPTIONS,
     WatchedTokens,
@@ -105,6 +105,8 @@ class VllmBackend:
                 self._read_engine()
                 if self._has_drafts:
                     self._engine.attach_drafts()
+                if self._device_type != "cpu":
+                    self._facts["warm_up_s"] = self._warm_up()
                 if vllm_options.tune:
                     self._tuning = RowTuning(self._window // 2, machine_of(self._engine.config, self._arguments, self._versions()))
                 if source.adapter is not None:  # vLLM starts on the base; the sums take its place
@@ -113,6 +115,15 @@ class VllmBackend:
                 self.close()
                 raise
         self._load_s = time.perf_counter() - started
+
+    def _warm_up(self) -> float:
+        """Ask about plain photos, if the engine takes any, and return the seconds: kernels for images are compiled at their first use."""
+        began = time.perf_counter()
+        if self._images is not None:
+            plan = SamplingPlan(2, 0.0, 1.0, 1.0, 0, (), (), True, 0, False, True, None)
+            for _ in self.generate(warm_up_prompts(self.processor, self.tokenizer, plan)):
+                pass
+        return round(time.perf_counter() - began, 3)
 
     def _image_arguments(self, config: ModelLoadConfig, preprocess: VlmPreprocessOptions) -> dict[str, Any] | None:
         if self.processor is not None:

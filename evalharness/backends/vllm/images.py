@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from evalharness.api.errors import BackendError, RequestError
-from evalharness.backends.base import Prompt
+from evalharness.backends.base import Prompt, SamplingPlan
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -22,6 +22,29 @@ ImageGrid: TypeAlias = "tuple[int, int, int]"
 
 MAX_GRIDS = 65_536  # some 15 MB; vLLM's cache of 4 GiB holds fewer images, unless they are of less than 64 KiB
 PROBE_SIZES = ((64, 48), (3000, 2000))  # width, height: below and above any usual budget
+
+
+WARM_UP_SIZES = ((512, 512), (448, 512), (512, 448), (448, 448))
+"""Width and height of the photos that an engine is warmed up with: sides of 16 or 32 patches and others, as kernels differ for them."""
+
+
+def warm_up_prompts(processor: Any, tokenizer: Any, plan: SamplingPlan) -> list[Prompt]:
+    """Return prompts with one plain photo each; [] for a checkpoint whose template or placeholder is not known."""
+    from PIL import Image
+
+    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]}]
+    try:
+        text = processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        token_ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    except Exception:  # the template's own: a run that needs it will say so
+        return []
+    if token_ids.count(getattr(processor, "image_token_id", None)) != 1:
+        return []
+    images = [Image.new("RGB", size, "gray") for size in WARM_UP_SIZES]
+    return [
+        Prompt(index, text, token_ids, None, plan, load_images=lambda image=image: [image])  # type: ignore[misc]
+        for index, image in enumerate(images)
+    ]
 
 
 def why_no_images(processor: Any, model_config: Any) -> str | None:

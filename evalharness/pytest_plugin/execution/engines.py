@@ -57,6 +57,7 @@ def cache_identity(spec: EngineSpec, run: RunConfig, engine: Engine) -> dict[str
         "facts": {name: facts[name] for name in _FACTS if name in facts},
         "versions": installed_versions(_PACKAGES),
         "options": {name: getattr(run, name) for name in _OPTIONS},
+        **({} if run.draft_from in (None, NONE) else {"drafts": True}),  # vLLM then draws with another runner
     }
 
 
@@ -237,6 +238,8 @@ class EngineOpening:
         finally:
             self.opening = None
         self.current = engine
+        if self.drafts is not None and opening["how"] != "kept":
+            self.drafts.look_back(context.run_dir)
         engine.on_outcome = None if self.on_outcome is None else partial(self.on_outcome, spec)
         facts = engine.describe()
         problem = None if context.resumed is None else context.resumed.engine_change(spec, facts)
@@ -311,7 +314,7 @@ def how_to_build(spec: EngineSpec, run: RunConfig) -> dict[str, Any]:
             batch_invariant=options["batch_invariant"],
             extra=options["engine_option"],
             tune=options["tune"],
-            drafts=(options["draft_from"] or NONE) != NONE,
+            drafts=spec.backend == "vllm" and (options["draft_from"] or NONE) != NONE,  # hf needs not know before
         ),
         "server_options": ServerOptions(
             server=options["server"],

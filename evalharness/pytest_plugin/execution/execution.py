@@ -166,6 +166,11 @@ class RunningUnits:
         journal.write("unit_start", {**line, "ahead": True} if is_ahead else line)
         return UnitRunner(work, engine, journal, self._progress, in_flight)
 
+    def leave(self, engine_id: str, path: str) -> None:
+        """Stop generating for an eval that needs no more, unless others are generated with it: then its units end when those go on."""
+        if self._begun and all((runner.unit.engine, runner.unit.path) == (engine_id, path) for runner in self._begun):
+            self.stop()
+
     def stop(self) -> None:
         """End the current unit and the units begun ahead; their generations stay in the journal."""
         runners, queue = list(self._begun), self._queue

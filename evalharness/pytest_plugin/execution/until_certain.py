@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 DECIDED = "no_regression was decided before (--until-certain)"
 """Why tests are left out."""
-_FEW_GROUPS = 8
+_FEW_CASES = 8
 """As many are known at the first look; then a look follows every fiftieth part more."""
 
 
@@ -135,22 +134,25 @@ class UntilCertain:
         places = self.places(module.name, module.cases)
         return replace(module, cases=[cases[place.case_id] for place in places], on_edge=frozenset(p.case_id for p in places if p.stratum))
 
-    def interleave(self, items: list[pytest.Item]) -> None:
-        """Put all tests of a case one after another, where an eval has several: a case is known when all of them are."""
+    def put_in_order(self, items: list[pytest.Item], modules: Mapping[str, EvalModule]) -> None:
+        """Put the tests of each eval and engine together, in the order of drawing, all of a case one after another.
+
+        No other order counts, such as that of --ff: it depends on answers.
+        """
         if not self.is_on:
             return
-
-        def place(item: pytest.Item) -> tuple[str, str] | None:
-            engine = item.callspec.params["engine"] if is_eval_test(item) else None  # type: ignore[attr-defined]
-            return None if engine is None else (engine, item.nodeid.partition("::")[0])
-
+        together: dict[tuple[str, str], list[pytest.Item]] = {}
+        for item in items:
+            if (key := _key(item)) is not None:
+                together.setdefault(key, []).append(item)
+        for (_, path), tests in together.items():
+            if path in modules:
+                place = {case.id: number for number, case in enumerate(modules[path].cases)}
+                tests.sort(key=lambda item: place[_case_id(item)])
         ordered: list[pytest.Item] = []
-        for key, block in groupby(items, place):
-            tests = list(block)
-            if key is not None:
-                first = {case_id: number for number, case_id in enumerate(dict.fromkeys(map(_case_id, tests)))}
-                tests.sort(key=lambda item: first[_case_id(item)])
-            ordered += tests
+        for item in items:
+            key = _key(item)
+            ordered += [item] if key is None else together.pop(key, ())
         items[:] = ordered
 
     # What is decided
@@ -202,14 +204,14 @@ class _Decision:
         self._tests = tests
         self._open = [test for each in tests.values() for test in each]
         self._can_be_made = bool(self._open) and all(test.can_prove for test in self._open)
-        self._next_look = _FEW_GROUPS
+        self._next_look = _FEW_CASES
 
     def note(self, ended: Ended) -> bool:
         if not self._can_be_made or not self._open:
             return False
         for test in self._tests.get(ended.test, ()):
             test.note(ended.case_id, ended.scores)
-        num = min(test.num_known_groups for test in self._open)
+        num = min(test.num_known for test in self._open)
         if num < self._next_look:
             return False
         self._next_look = num + max(1, num // 50)
@@ -224,6 +226,11 @@ def _side_of(path: Path, engine: str) -> Side | None:
         return read_side(str(path), prefer=engine)
     except EvalHarnessError:
         return None  # the gate says so
+
+
+def _key(item: pytest.Item) -> tuple[str, str] | None:
+    """Return engine and path of an eval's test."""
+    return (item.callspec.params["engine"], item.nodeid.partition("::")[0]) if is_eval_test(item) else None  # type: ignore[attr-defined]
 
 
 def _case_id(item: pytest.Item) -> str:

@@ -49,8 +49,15 @@ BUSY = Spent(
 @pytest.mark.parametrize(
     ("changes", "name", "words"),
     [
-        ({"busy": 0.35}, "decode", ["a step of 900 rows takes 60.0 ms, of which the card needs 10.0", "35%", "the CPU's work"]),
-        ({"busy": 0.95}, "decode", ["95%", "its kernels"]),
+        (
+            {"busy": 0.35},
+            "decode",
+            [
+                "a step of 900 rows takes 60.0 ms, of which the card needs 10.0",
+                "the card idles 78.0 s (the CPU's work for each step and row) and its kernels take 8.0 s",
+            ],
+        ),
+        ({"busy": 0.95}, "decode", ["; its kernels take 80.0 s longer than it needs and the card idles 6.0 s"]),
         ({}, "decode", ["longer than the card needs", "not measured (no NVML)"]),
         ({"bound_prefill_s": None, "bound_decode_s": None}, "decode", ["take longest"]),
         ({"load_s": 300, "busy": 0.35}, "loading", ["starting engines", "while it generates, decode", "the CPU's work"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from evalharness.api.errors import BackendError, UnsupportedOption
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.backends.base import Prompt
+from evalharness.backends.vllm.images import WARM_UP_SIZES, warm_up_prompts
 from tests.backends.vllm_models import Reference, chat, completions, noise, plan, prompt_of
 
 if TYPE_CHECKING:
@@ -41,6 +43,15 @@ def test_greedy_ids_of_images_equal_those_of_transformers(
     assert list(done.token_ids) == reference.greedy(text, images)
     assert done.num_prompt_tokens == inputs["input_ids"].shape[1]
     assert [list(grid) for grid in done.image_grids] == inputs["image_grid_thw"].tolist()
+
+
+def test_an_engine_is_warmed_up_with_plain_photos(vllm_vlm_backend: VllmBackend) -> None:
+    prompts = warm_up_prompts(vllm_vlm_backend.processor, vllm_vlm_backend.tokenizer, plan(max_new_tokens=2))
+    assert [len(done.image_grids) for done in completions(vllm_vlm_backend.generate(prompts))] == [1] * len(WARM_UP_SIZES)
+    assert 0 < vllm_vlm_backend._warm_up() < 60
+    nameless = SimpleNamespace(apply_chat_template=vllm_vlm_backend.processor.apply_chat_template)
+    assert warm_up_prompts(nameless, vllm_vlm_backend.tokenizer, plan()) == []
+    assert warm_up_prompts(SimpleNamespace(), vllm_vlm_backend.tokenizer, plan()) == []
 
 
 def test_an_image_that_was_asked_before_has_its_grid_again(vllm_vlm_backend: VllmBackend) -> None:

@@ -115,6 +115,17 @@ def test_what_the_user_has_set_in_the_environment_stays(monkeypatch: pytest.Monk
     assert os.environ.pop("VLLM_LOGGING_LEVEL") == "ERROR"
 
 
+def test_kernels_are_kept_in_one_folder_whatever_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_HOME", "/fast")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "")  # set back at the end
+    monkeypatch.delenv("TRITON_CACHE_DIR")
+    set_environment_defaults()
+    assert os.environ["TRITON_CACHE_DIR"] == "/fast/.triton/cache"
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
+    set_environment_defaults()
+    assert os.environ["TRITON_CACHE_DIR"] == "/mine"
+
+
 class Output:
     """What vLLM hands out, as far as it is read."""
 
