@@ -31,9 +31,9 @@ _LOOK_AGAIN = 16
 _MAX_REMEMBERED = 100_000
 """Tokens of other answers that are searched, at most twice: about 30 MB."""
 _END = -1
-_NUM_LOOKS, _NUM_COMPARED = 7, 16
+_NUM_LOOKS, _NUM_COMPARED = 5, 16
 """Steps without drafts, and drafted ones before them, that a comparison is made of."""
-_EARLY, _LATE = 4, 32
+_EARLY, _LATE = 6, 32
 """One of so many steps goes without drafts, at first and later."""
 _OFF_FOR = 128
 """Steps without drafts where they cost time, before they are tried again."""
