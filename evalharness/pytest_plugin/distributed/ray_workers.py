@@ -21,7 +21,8 @@ from evalharness.config.checks import possible_backends
 from evalharness.hardware.devices import CORES_PER_WORKER, MASK, cards_per_engine, spans_hosts, uses_cards
 from evalharness.pytest_plugin.distributed._xdist_internals import WorkersFromElsewhere, on_events
 from evalharness.pytest_plugin.distributed.home import FILES, TAKE, HomeFiles, recorded_files, takeover_files
-from evalharness.pytest_plugin.distributed.ray_cluster import Cluster, Host, Needs, WorkerChannel
+from evalharness.pytest_plugin.distributed.ray_cluster import Cluster, Needs
+from evalharness.pytest_plugin.distributed.ray_hosts import Host, WorkerChannel
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.outcomes import CANNOT_GO_ON
 from evalharness.pytest_plugin.session import STATE

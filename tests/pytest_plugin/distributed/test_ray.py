@@ -1,4 +1,4 @@
-"""`--executor ray`: workers on the hosts of a Ray cluster, three of them here, of which one is lost while a run goes on."""
+"""`--executor ray`: workers on the hosts of a Ray cluster, of which one comes and one is lost while a run goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.simulated.ray_hosts import RayHosts, ray_hosts
 from tests.pytest_plugin.killing import CASES, CONFTEST, EVALS, NUM_CASES, num_lines
-from tests.pytest_plugin.project import HEADER, TIMEOUT_S, Project
+from tests.pytest_plugin.project import HEADER, TIMEOUT_S, Project, wait_until
 from tests.pytest_plugin.test_random_kills import check
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'evalharness[ray]'")
@@ -35,23 +35,31 @@ FakeBackend._complete = killed
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[RayHosts]:
-    with ray_hosts(3, num_cpus=1) as started:
+    with ray_hosts(2, num_cpus=1) as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def starts_ray(request: pytest.FixtureRequest) -> None:
+    """Note what .ci/require_ran.py looks for."""
+    request.node.user_properties.append(("starts", "ray"))
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    slower = CONFTEST.replace("0.01", "0.03") + KILLED_ONCE
+    slower = CONFTEST.replace("0.01", "0.12") + KILLED_ONCE
     return Project(tmp_path / "project").write(conftest=slower, **{name: HEADER + CASES + text for name, text in EVALS.items()})
 
 
-def test_a_host_lost_at_random_and_a_killed_worker_change_no_row(project: Project, hosts: RayHosts) -> None:
+def test_a_new_host_takes_part_and_one_lost_at_random_and_a_killed_worker_change_no_row(project: Project, hosts: RayHosts) -> None:
     calm = project.run("--run-id", "calm")
     assert calm.counts == {"pass": 4 * NUM_CASES - 2, "miss": 2}
     run_dir = project.root / "reports" / "lossy"
-    with project.start("--executor", "ray", "--ray-address", hosts.address, "--run-id", "lossy", mode="xdist") as process:
-        while len(list(run_dir.glob("journal/gw*.jsonl"))) < 3 and process.poll() is None:
-            time.sleep(0.02)
+    options = ("--executor", "ray", "--ray-address", hosts.address, "-n", "3", "--run-id", "lossy")
+    with project.start(*options, mode="xdist") as process:
+        wait_until(lambda: list(run_dir.glob("journal/gw*.jsonl")) or process.poll() is not None)
+        hosts.add()
+        wait_until(lambda: (run_dir / "journal" / "gw2.jsonl").exists() or process.poll() is not None)
         moment = num_lines(run_dir) + random.Random(7).randrange(10)
         while num_lines(run_dir) < moment and process.poll() is None:
             time.sleep(0.02)

@@ -9,7 +9,8 @@ import pytest
 
 from evalharness.api.errors import ConfigError
 from evalharness.config import resolve
-from evalharness.pytest_plugin.distributed.ray_cluster import Host, Needs
+from evalharness.pytest_plugin.distributed.ray_cluster import Needs
+from evalharness.pytest_plugin.distributed.ray_hosts import Host
 from evalharness.pytest_plugin.distributed.ray_workers import auto_num_workers, needs_of
 
 GPU_HOSTS = [{"CPU": 64.0, "GPU": 8.0}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 16.0}]
