@@ -67,7 +67,8 @@ class Cluster:
                 "host of the cluster, such as by `ray job submit`, and leave the address out"
             )
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        self.is_own = False
+        self.num_own = 0
+        """How many workers a cluster that was started here has room for, whatever they need; 0 of any other."""
         self._connect(address, num_workers)
         self.on_change: Callable[[], None] = lambda: None
         self.hosts: dict[int, Host] = {}
@@ -100,7 +101,7 @@ class Cluster:
             # One's own may have as many processes as the user asks for, as with xdist.
             num_cpus = max(os.cpu_count() or 1, num_workers)
             ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
-            self.is_own = True
+            self.num_own = num_workers
         except (OSError, ValueError, RuntimeError) as error:
             where = "no Ray cluster could be started here" if address in (None, "local") else f"there is no Ray cluster at {address}"
             raise ConfigError(f"{where}: {error}; see --ray-address, and `ray status`") from error
@@ -189,6 +190,8 @@ class Cluster:
         """Return a worker's share of its host's cores."""
         resources: Mapping[str, float] = next((node["Resources"] for node in self._ray.nodes() if node["NodeID"] == node_id), {})
         cores = resources.get("CPU", 1)
+        if self.num_own:
+            return max(1, (os.cpu_count() or 1) // self.num_own)
         if not self._needs.num_gpus:
             return max(1, int(self._needs.num_cpus))
         return max(1, int(cores * self._needs.num_gpus / max(1, resources.get("GPU", 1))))

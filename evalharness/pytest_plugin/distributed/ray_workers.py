@@ -58,7 +58,7 @@ def needs_of(run: RunConfig, cluster: Cluster) -> Needs:
     if uses_cards(run) and cluster.total("GPU"):
         return Needs(1, cards_per_engine(run))
     real = {*possible_backends(run)} - {"fake", "openai"}
-    if not real or cluster.is_own:
+    if not real or cluster.num_own:
         return Needs()
     most = max(int(node.get("CPU", 1)) for node in cluster.alive())
     return Needs(most if real == {"vllm"} else min(most, CORES_PER_WORKER))
@@ -84,7 +84,7 @@ class RayWorkers:
             self._needs = needs_of(context.run, self._cluster)
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error
-        if self._cluster.is_own and not self._cluster.could_hold(self._needs):
+        if self._cluster.num_own and not self._cluster.could_hold(self._needs):
             raise pytest.UsageError(f"each worker needs {self._needs}, more than this host has; give --ray-address, or other options")
         self._on_problem = on_problem
         self._num_awaited = 0

@@ -20,8 +20,10 @@ CPU_HOSTS = [{"CPU": 16.0}, {"CPU": 20.0}]
 class Cluster:
     """The resources of a cluster's hosts."""
 
-    def __init__(self, hosts: list[dict[str, float]], *, is_own: bool = False) -> None:
-        self._hosts, self.is_own = hosts, is_own
+    num_own = 0
+
+    def __init__(self, hosts: list[dict[str, float]]) -> None:
+        self._hosts = hosts
 
     def alive(self) -> list[dict[str, float]]:
         return self._hosts
