@@ -161,12 +161,12 @@ class OwnDrafts(JournalProposer):
         self._drafter._others.add = lambda ids: None  # type: ignore[method-assign]
 
 
-def opened(checkpoint: Path, how: str, *, eager: bool | None = None) -> Engine:
+def opened(checkpoint: Path, how: str, *, eager: bool | None = None, dtype: str | None = None) -> Engine:
     """Return the engine of a step."""
     drafts._PROPOSER = "benchmarks.drafts.OwnDrafts"
     extra = {"rows": (("max_num_seqs", ROWS),), "few": (("max_num_seqs", 64),)}.get(how, ())
     options = VllmEngineOptions(max_model_len=1024, drafts=how == "drafts", enforce_eager=eager, extra=extra)
-    return build_engine("vllm", ModelLoadConfig(str(checkpoint), variant="text"), vllm_options=options)
+    return build_engine("vllm", ModelLoadConfig(str(checkpoint), torch_dtype=dtype, variant="text"), vllm_options=options)
 
 
 def raw_answers(engine: Engine, requests: Sequence[TokenGenerationRequest]) -> list[list[int]]:
@@ -193,15 +193,15 @@ def counts_since(engine: Engine, before: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def flips(num_prompts: int) -> Iterator[dict[str, Any]]:
-    """Yield how many answers of a trained checkpoint differ between ways that round differently, in the dtype of this machine."""
+def flips(num_prompts: int, dtype: str | None) -> Iterator[dict[str, Any]]:
+    """Yield how many answers of a trained checkpoint differ between ways that round differently."""
     checkpoint = ROOT / "fixtures" / "checkpoints" / "final"
     texts = [f"List {number} objects of site {number % 7} with their boxes as JSON." for number in range(num_prompts)]
     requests = [TextGenerationRequest([{"role": "user", "content": text}]) for text in texts]
     options = GenerationOptions(max_new_tokens=128)
     first: list[tuple[int, ...]] = []
     for how in ("rows", "few", "drafts"):
-        with opened(checkpoint, how, eager=True) as engine:
+        with opened(checkpoint, how, eager=True, dtype=dtype) as engine:
             for has_drafts in (False, True) if how == "drafts" else (False,):
                 given = [partial(tuple, ids) for ids in first] if has_drafts else ()
                 before, results = engine.work(), dict(engine.stream(requests, options, drafts=given))
@@ -282,6 +282,7 @@ def main() -> int:
     parser.add_argument("--prompts", default="64,1024")
     parser.add_argument("--drafts", default="0.03,0,1")
     parser.add_argument("--longest", type=int, default=drafts.LONGEST, help="Drafted tokens of a row in one step")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="Of the checkpoint that is asked for flips")
     parser.add_argument("--again", action="store_true", help="Run steps that are done once more")
     parser.add_argument("--limit-s", type=float, default=230)
     parser.add_argument("--only", choices=STEPS, help=argparse.SUPPRESS)
@@ -292,7 +293,7 @@ def main() -> int:
         prompts, shares = [int(num) for num in options.prompts.split(",")], [float(share) for share in options.drafts.split(",")]
         checkpoint = options.folder / f"chain-{options.kind}"
         drafts.LONGEST = options.longest
-        rows = flips(max(prompts)) if options.only == "flips" else measure(options.only, checkpoint, prompts, shares)
+        rows = flips(max(prompts), options.dtype) if options.only == "flips" else measure(options.only, checkpoint, prompts, shares)
         for row in rows:
             print(row, flush=True)
             with results.open("a", encoding="utf-8") as file:

@@ -146,12 +146,13 @@ def raw_shipped(name: str) -> dict[str, Any]:
         from PIL import Image, ImageOps
         from vllm import SamplingParams
 
-        asked = [stage_a.request(case) for case in stage_a.load_cases(None)]
+        asked = [stage_a.request(case) for case in stage_a.load_cases(ROOT / "fixtures" / "site_photos")]
         prompts = []
         for request in asked:
             messages: Any = list(request.messages)
             text = backend.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            paths = [part["image"] for message in messages for part in message["content"] if part.get("type") == "image"]
+            parts = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
+            paths = [part["image"] for part in parts if part["type"] == "image"]
             images = [ImageOps.exif_transpose(Image.open(path)).convert("RGB") for path in paths]
             prompts.append({"prompt": text, "multi_modal_data": {"image": images}})
         started = time.perf_counter()

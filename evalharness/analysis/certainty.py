@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from evalharness.analysis.comparison.compare import LOWER_IS_BETTER
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet
 from evalharness.analysis.statistics.betting import (
+    BaseScores,
     Drawn,
     Scores,
     draw_order,
@@ -127,8 +128,8 @@ class PairedTest:
         self.num_paired = len(judged)
         self._metrics, self.not_compared = _metrics(base, judged, directions, only)
         self.missing = [name for name in only if name not in {metric.name for metric in self._metrics}]
-        self._sizes = self._table(lambda metric, case_id: case_id in metric.base)
-        self._base = self._table(lambda metric, case_id: metric.base.get(case_id, 0.0))
+        sizes = self._table(lambda metric, case_id: case_id in metric.base)
+        self._base = BaseScores(self._groups, sizes, self._table(lambda metric, case_id: metric.base.get(case_id, 0.0)))
         self._known: dict[str, tuple[list[float], list[float]]] = {}
         self._rows: list[tuple[list[float], list[float]]] = []
         """The least and greatest differences of each case known without a gap before it, by metric."""
@@ -166,7 +167,7 @@ class PairedTest:
 
     def _scores(self) -> list[Scores]:
         low, high = ([row[end] for row in self._rows] for end in (0, 1))
-        return Scores.of_columns(self._groups, self._sizes, self._base, low, high)
+        return self._base.with_differences(low, high)
 
     def proof(self) -> Proof:
         """Return what the known cases prove; once something is proved, more cases do not take it back."""

@@ -436,7 +436,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(wanted)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = wanted
-    registry.certain.put_in_order(items, registry.modules)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -448,6 +447,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     context, registry, execution = state.context, state.registry, state.execution
     plan = execution.plan
+    registry.certain.put_in_order(session.items, registry.modules)  # last: --ff puts what failed first after all others
     try:
         plan.add_items(session.items, registry.assign_units(item.nodeid for item in session.items if is_eval_test(item)))
         if context.is_worker:

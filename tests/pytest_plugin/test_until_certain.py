@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,18 @@ def asked(run: Run) -> list[str]:
     return [row["case_id"] for row in run.rows if row["outcome"] != "skip"]
 
 
+@pytest.fixture(scope="module")
+def based(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run `base`, in which the first ten cases are wrong."""
+    project = Project(tmp_path_factory.mktemp("based"))
+    return run(project.write(test_a=EVAL), wrong(range(10)), "base").run_dir
+
+
 @pytest.fixture
-def project(project: Project) -> Project:
-    """A project with the run `base`, in which the first ten cases are wrong."""
-    run(project.write(test_a=EVAL), wrong(range(10)), "base")
-    return project
+def project(project: Project, based: Path) -> Project:
+    """A project with that run."""
+    shutil.copytree(based, project.root / "reports" / "base")
+    return project.write(test_a=EVAL)
 
 
 HALT = """
@@ -76,6 +84,10 @@ class TestVerdict:
         }
         assert len(same.rows) == NUM_CASES
         assert f"{NUM_CASES - num} not asked" in same.summary()
+        assert f"! stopped when it was certain, after {num} of {NUM_CASES} cases of a, drawn at random" in same.output
+        report = (same.run_dir / "report.md").read_text("utf-8")
+        assert "differences to base (fake:base) after" in report
+        assert "the session ended" not in report
 
     @pytest.mark.parametrize("mode", MODES)
     def test_a_loss_is_a_regression_soon(self, project: Project, mode: str) -> None:

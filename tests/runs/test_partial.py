@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from evalharness.runs.partial import part_texts
+from evalharness.runs.partial import NOT_ASKED, part_texts, parts_of_evals, stopped_evals
 from evalharness.runs.schema import RunFile
 
 
@@ -25,3 +25,25 @@ def test_a_damaged_number_breaks_no_report(number: object) -> None:
         "a": "? of 2 cases of a",
         "3": "? of ?  of 3",
     }
+
+
+def row(case_id: str, engine: str = "fake:a", problem: str | None = None) -> Any:
+    return {"eval": "e", "case_id": case_id, "engine": engine, "outcome": "skip" if problem else "pass", "problem": problem}
+
+
+LINE: Any = {"name": "e", "num_all_cases": 4, "num_all_tests": 4}
+
+
+def test_what_was_left_out_is_not_in_a_run_and_the_engine_that_stopped_first_counts() -> None:
+    left = f"{NOT_ASKED}decided"
+    rows = [row("a"), row("b"), row("c", problem=left), row("d", problem=left)]
+    rows += [row(name, "fake:b") for name in "abc"] + [row("d", "fake:b", left)]
+    (part,) = parts_of_evals([LINE], rows)
+    assert part == {"eval": "e", "what": "cases", "num": 2, "of": 4, "until_certain": True}
+    assert part_texts({"partial": [part]}) == {"e": "2 of 4 cases of e"}
+    assert stopped_evals({"partial": [part]}) == ["e"]
+
+
+def test_a_test_that_skips_itself_is_in_the_run() -> None:
+    assert parts_of_evals([LINE], [row(name, problem="no photo") for name in "abcd"]) == []
+    assert stopped_evals({"partial": [{"eval": "e", "what": "cases", "num": 1, "of": 4}]}) == []

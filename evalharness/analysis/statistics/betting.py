@@ -113,27 +113,36 @@ class Scores:
     high: Array
     is_first: Array
 
-    @classmethod
-    def of_columns(cls, groups: Sequence[int], sizes: Rows, base: Rows, low: Rows, high: Rows) -> list[Scores]:
-        """Return the scores of tables with a row for each case, of these groups, and a column for each score."""
-        num = len(sizes[0]) if sizes else 0
-        tables = [np.array(rows, dtype=np.float64).reshape(len(rows), num) for rows in (sizes, base, low, high)]
-        codes = np.array(groups, dtype=np.int64)
-        columns = []
-        for column in range(num):
-            own = [table[:, column] for table in tables]
-            is_first: Array = np.zeros(len(codes), dtype=bool)
-            has_score = np.flatnonzero(own[0])
-            is_first[has_score[np.unique(codes[has_score], return_index=True)[1]]] = True
-            columns.append(cls(own[0], own[1], own[2], own[3], is_first))
-        return columns
-
     def __len__(self) -> int:
         return len(self.low)
 
     def flipped(self) -> Scores:
         """Return the same with bad for good."""
         return Scores(self.sizes, self.sizes - self.base, -self.high, -self.low, self.is_first)
+
+
+class BaseScores:
+    """What a baseline has of each case, in the order of drawing: tables with a row for each case and a column for each score."""
+
+    def __init__(self, groups: Sequence[int], sizes: Rows, base: Rows) -> None:
+        self._num = len(sizes[0]) if sizes else 0
+        self._sizes, self._base = self._table(sizes), self._table(base)
+        codes = np.array(groups, dtype=np.int64)
+        self._is_first: Array = np.zeros(self._sizes.shape, dtype=bool)
+        for column in range(self._num):
+            has_score = np.flatnonzero(self._sizes[:, column])
+            self._is_first[has_score[np.unique(codes[has_score], return_index=True)[1]], column] = True
+
+    def _table(self, rows: Rows) -> Array:
+        return np.array(rows, dtype=np.float64).reshape(len(rows), self._num)
+
+    def with_differences(self, low: Rows, high: Rows) -> list[Scores]:
+        """Return each score with the least and greatest differences of the cases known so far."""
+        known = self._table(low), self._table(high)
+        return [
+            Scores(self._sizes[:, column], self._base[:, column], known[0][:, column], known[1][:, column], self._is_first[:, column])
+            for column in range(self._num)
+        ]
 
 
 def wealth_against_loss(drawn: Drawn, scores: Scores, margin: float) -> Array:

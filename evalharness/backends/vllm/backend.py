@@ -29,6 +29,7 @@ from evalharness.backends.stops import check_stop_ids
 from evalharness.backends.vllm.drafts import check_beside_drafts, draft_arguments, memory_of
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, pixel_bytes, warm_up_prompts, why_no_images
+from evalharness.backends.vllm.processes import use_one_thread
 from evalharness.backends.vllm.sampling import (
     EXTRA_OPTIONS,
     WatchedTokens,
@@ -98,7 +99,7 @@ class VllmBackend:
             if vllm_options.drafts:
                 self._arguments |= self._draft_arguments(config)
             self._has_drafts, self._drafts_counted_at = vllm_options.drafts, 0.0
-            self._engine = VllmEngine(self._arguments)
+            self._engine = VllmEngine(self._arguments, is_on_gpu=self._device_type != "cpu")
             self.work = self._engine.work
             self.weights = VllmWeights(self._engine, source, self._take_companions, self._device_type)
             try:
@@ -162,7 +163,7 @@ class VllmBackend:
         self._images = self._image_prompts()
         num_threads = RENDER_THREADS.get(self._device_type, 0) if self._images is not None else 0
         if num_threads:
-            self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="evalharness-render")
+            self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="evalharness-render", initializer=use_one_thread)
         self._num_ahead = RENDER_AHEAD * num_threads
         self._facts = {
             "max_num_seqs": engine_config.scheduler_config.max_num_seqs,

@@ -25,10 +25,10 @@ LONGEST = 16
 """Drafted tokens that are checked for a row in one step: 31 brought no more, and take twice the memory."""
 MAX_ROWS = 256
 """Rows at once; more only make the steps longer that all rows wait for."""
-MEMORY_SHARE = 0.06
+MEMORY_SHARE = 0.08
 """Of a GPU's memory, for the scores of drafted tokens. vLLM does not count them when it measures what it may take for its cache."""
-BYTES_PER_SCORE = 12
-"""Of one token of the vocabulary at one drafted token: as the model gives it, in float32, and a copy that is sampled from."""
+BYTES_PER_SCORE = 16
+"""Of one token of the vocabulary at one drafted token: as the model gives it, in float32, with penalties, and what is sampled from."""
 _DRAFT = "evalharness_draft"
 _PROPOSER = "evalharness.backends.vllm.drafts.JournalProposer"
 _NOT_WITH_DRAFTS = ("min_p", "logit_bias")

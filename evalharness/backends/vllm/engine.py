@@ -28,7 +28,7 @@ from evalharness.backends.vllm._internals import (
     uses_v2_runner,
     validate_structure,
 )
-from evalharness.backends.vllm.processes import ChildProcesses, children_prepared, interrupts_get_through
+from evalharness.backends.vllm.processes import ChildProcesses, children_prepared, interrupts_get_through, one_thread_each
 from evalharness.backends.vllm.sampling import validation_errors
 from evalharness.backends.work import WorkSums
 
@@ -129,8 +129,9 @@ LOOK_AFTER_S = 1.0  # how often a silent engine is looked after
 class VllmEngine:
     """A running engine. `CheckpointError` or `BackendError` when it cannot start; nothing of it is left then."""
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, arguments: Mapping[str, Any], *, is_on_gpu: bool = False) -> None:
         self.arguments = arguments
+        self._is_on_gpu = is_on_gpu
         self.is_generating = False
         """Whether requests are under way, from the first to the last; nothing may change meanwhile."""
         self.broken: str | None = None
@@ -152,7 +153,13 @@ class VllmEngine:
 
         problem: Exception | None = None
         try:
-            with interrupts_get_through(self._children), children_prepared(), in_placement_group(), self._log.listening():
+            with (
+                interrupts_get_through(self._children),
+                children_prepared(),
+                one_thread_each(wanted=self._is_on_gpu),
+                in_placement_group(),
+                self._log.listening(),
+            ):
                 self._llm = LLM(**arguments)
         except Exception as error:
             problem = self._start_problem(arguments["model"], error)

@@ -104,8 +104,8 @@ class Drafts:
             return None
 
     def look_back(self, run_dir: Path) -> None:
-        """Take what other engines of this run have answered so far: checkpoints of one run resemble each other most."""
-        self._own = self._read(run_dir)
+        """Read the earlier run, once, and what other engines of this run have answered so far: its checkpoints resemble each other most."""
+        self._own, _ = self._read(run_dir), self._earlier
 
     def of(self, engine: str, eval_name: str, case_id: str, place: tuple[int, ...]) -> Callable[[], Sequence[int]] | None:
         """Return what gives the recorded answer to a case when it is needed; `place`: its sample, or step and request."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from evalharness.api.errors import ConfigError, EvalHarnessError
 from evalharness.api.options import ChatTemplateOptions, ModelLoadConfig, ServerOptions, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.thinking import DEFAULT_MARKS
+from evalharness.api.threads import set_default_threads
 from evalharness.config import RunConfig
 from evalharness.config.options import OPTIONS
 from evalharness.pytest_plugin.execution.drafts import NONE, Drafts
@@ -228,7 +229,7 @@ class EngineOpening:
         context = self._context
         if context.num_workers:
             # Before torch is imported; without it every worker's torch would use all cores.
-            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // context.num_workers)))
+            set_default_threads(max(1, (os.cpu_count() or 1) // context.num_workers))
         if self.card_problem is not None:
             raise ConfigError(self.card_problem)
         context.journal.write("engine_start", {"id": spec.id})

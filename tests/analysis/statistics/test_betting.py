@@ -12,6 +12,7 @@ import pytest
 
 from evalharness.analysis.statistics.betting import (
     STAKES,
+    BaseScores,
     Drawn,
     Scores,
     draw_order,
@@ -39,7 +40,7 @@ def sums_of(
 ) -> Scores:
     places = list(groups or range(len(sizes)))
     low = [[difference] for difference in differences[:known]]
-    (scores,) = Scores.of_columns(places, [[size] for size in sizes], [[score] for score in base], low, low)
+    (scores,) = BaseScores(places, [[size] for size in sizes], [[score] for score in base]).with_differences(low, low)
     return scores
 
 
