@@ -26,9 +26,9 @@ from evalharness.api.errors import ConfigError
 from evalharness.api.installing import missing_package
 from evalharness.backends import PLACEMENT_GROUP
 from evalharness.hardware.devices import MASK
-from evalharness.pytest_plugin.distributed.ray_hosts import START, Host, actor_class
+from evalharness.pytest_plugin.distributed.ray_hosts import START, STARTED, Host, actor_class
 
-_HELLO_S = 10.0
+_HELLO_S, _START_S = 10.0, 300.0
 _MAX_HELLO_BYTES = 1 << 16
 _LOOK_S = 0.5
 _OF_HOST = ("RAY_", "SLURM_", "KUBERNETES_", MASK, "HOSTNAME")
@@ -134,7 +134,7 @@ class Cluster:
             group = self._ray.util.placement_group(places, strategy="PACK")
             strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
             options["scheduling_strategy"] = strategy(group, placement_group_bundle_index=0)
-        actor = self._actor.options(**options).remote(host, port, self._token, number, START)
+        actor = self._actor.options(**options).remote(host, port, self._token, number, START, STARTED)
         self._needs = needs
         self.hosts[number] = Host(number, actor, actor.wait.remote(), group)
 
@@ -157,10 +157,13 @@ class Cluster:
                 connection, _ = self._listener.accept()
             except OSError:
                 return  # closed
-            with suppress(OSError, ValueError, KeyError, TypeError, struct.error):
-                self._greet(connection)
-                continue
-            connection.close()
+            threading.Thread(target=self._welcome, args=(connection,), name="ray-arrival", daemon=True).start()
+
+    def _welcome(self, connection: socket.socket) -> None:
+        with suppress(OSError, ValueError, KeyError, TypeError, struct.error):
+            self._greet(connection)
+            return
+        connection.close()
 
     def _greet(self, connection: socket.socket) -> None:
         connection.settimeout(_HELLO_S)
@@ -179,6 +182,9 @@ class Cluster:
         }
         content = json.dumps(told).encode("ascii")
         connection.sendall(struct.pack("!I", len(content)) + content)
+        connection.settimeout(_START_S)
+        if connection.recv(1) != STARTED:
+            raise ConnectionError("its process has ended")  # its actor says why
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
