@@ -43,6 +43,8 @@ class Needs:
     num_gpus: int = 0
     num_places: int = 0
     """For an engine that spans hosts: so many GPUs, wherever they are, one of them where the worker is. The engine fills them."""
+    hides_gpus: bool = False
+    """Whether the worker is to see none, whatever its host has."""
 
     def __str__(self) -> str:
         on_any = f" and {self.num_places} GPU on any hosts" if self.num_places else ""
@@ -171,8 +173,8 @@ class Cluster:
         if not hmac.compare_digest(str(facts["token"]), self._token):
             raise ValueError("a stranger")
         host = self.hosts[facts["number"]]
-        host.address, host.cards = str(facts["address"]), facts["cards"]
-        own = {"OMP_NUM_THREADS": str(self._num_threads(facts["node"]))}
+        host.address, host.cards = str(facts["address"]), "" if self._needs.hides_gpus else facts["cards"]
+        own = {"OMP_NUM_THREADS": str(self._num_threads(facts["node"])), **({MASK: ""} if self._needs.hides_gpus else {})}
         if host.group is not None:
             own |= {PLACEMENT_GROUP: host.group.id.hex(), "RAY_ADDRESS": self._ray.get_runtime_context().gcs_address}
         told = {
