@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from evalharness.runs.partial import NOT_ASKED, part_texts, parts_of_evals, stopped_evals
+from evalharness.runs.partial import NOT_ASKED, how_drawn, part_texts, parts_of_evals, stopped_evals
 from evalharness.runs.schema import RunFile
 
 
@@ -42,6 +42,12 @@ def test_what_was_left_out_is_not_in_a_run_and_the_engine_that_stopped_first_cou
     assert part == {"eval": "e", "what": "cases", "num": 2, "of": 4, "until_certain": True}
     assert part_texts({"partial": [part]}) == {"e": "2 of 4 cases of e"}
     assert stopped_evals({"partial": [part]}) == ["e"]
+
+
+def test_cases_that_were_selected_before_are_what_was_drawn_from() -> None:
+    (part,) = parts_of_evals([LINE | {"num_all_cases": 9}], [row("a"), row("b", problem=f"{NOT_ASKED}decided")])
+    assert part == {"eval": "e", "what": "cases", "num": 1, "of": 9, "until_certain": True, "drawn_from": 2}
+    assert how_drawn({"partial": [part]}) == {"e": "drawn at random from 2 that were selected"}
 
 
 def test_a_test_that_skips_itself_is_in_the_run() -> None:
