@@ -125,16 +125,17 @@ def judged_by_limits(gate: Gate, base: Side | str, run: RunFile, rows: Sequence[
     }
     if limits is None:
         return verdict
-    between = f"{gate.metric} of all cases is within {number_text(limits[0])} … {number_text(limits[1])}"
-    is_held = {gate.holds(end) for end in limits}
+    about, *ends = limits
+    between = f"{gate.metric} of all cases is within {number_text(ends[0])} … {number_text(ends[1])}"
+    is_held = {gate.holds(end) for end in ends}
     if len(is_held) > 1:
         return {**verdict, "reason": f"not judged: {which}; {between}"}
     passed = is_held == {True}
     del verdict["judged"]
-    return {**verdict, "passed": passed, "reason": "" if passed else f"{between}; {which}", "value": sum(limits) / 2, "notes": [between]}
+    return {**verdict, "passed": passed, "reason": "" if passed else f"{between}; {which}", "value": about, "notes": [between]}
 
 
-def _mean_limits(gate: Gate, base: Side, run: RunFile, rows: Sequence[Row]) -> tuple[float, float] | None:
+def _mean_limits(gate: Gate, base: Side, run: RunFile, rows: Sequence[Row]) -> tuple[float, float, float] | None:
     rate = BUILT_IN_METRICS.get(gate.metric)
     if rate is not None and rate.is_about_coverage:
         clean = coverage_sheet(gate.metric, (row["case_id"] for row in rows))
