@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evalharness.api.remembered import remember
 from evalharness.backends.base import Prompt
 from evalharness.backends.vllm import tuning
 from evalharness.backends.vllm.tuning import RowTuner, RowTuning
@@ -171,5 +172,5 @@ def test_a_damaged_memory_leaves_a_number_that_works(rates: Any, monkeypatch: py
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tuning_ = RowTuning(64, {})
     entry = {"rows": 64, "how": "measuring", "tokens_per_s": rates}
-    tuning.remember(tuning._MEMORY, {tuning_._key(tuning.lengths_of(asked(100))): entry}, 9)
+    remember(tuning._MEMORY, {tuning_._key(tuning.lengths_of(asked(100))): entry}, 9)
     assert tuning_.begin(asked(100)) in (128, 32)
