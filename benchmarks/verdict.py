@@ -151,7 +151,7 @@ def raw_shipped(name: str) -> dict[str, Any]:
         prompts = []
         for request in asked:
             messages: Any = list(request.messages)
-            text = backend.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            text = backend.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, enable_thinking=False)
             parts = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
             paths = [part["image"] for part in parts if part["type"] == "image"]
             images = [ImageOps.exif_transpose(Image.open(path)).convert("RGB") for path in paths]
