@@ -26,9 +26,9 @@ from evalharness.api.errors import ConfigError
 from evalharness.api.installing import missing_package
 from evalharness.backends import PLACEMENT_GROUP
 from evalharness.hardware.devices import MASK
-from evalharness.pytest_plugin.distributed.ray_hosts import START, Host, actor_class
+from evalharness.pytest_plugin.distributed.ray_hosts import START, STARTED, Host, actor_class
 
-_HELLO_S = 10.0
+_HELLO_S, _START_S = 10.0, 300.0
 _MAX_HELLO_BYTES = 1 << 16
 _LOOK_S = 0.5
 _OF_HOST = ("RAY_", "SLURM_", "KUBERNETES_", MASK, "HOSTNAME")
@@ -43,6 +43,8 @@ class Needs:
     num_gpus: int = 0
     num_places: int = 0
     """For an engine that spans hosts: so many GPUs, wherever they are, one of them where the worker is. The engine fills them."""
+    hides_gpus: bool = False
+    """Whether the worker is to see none, whatever its host has."""
 
     def __str__(self) -> str:
         on_any = f" and {self.num_places} GPU on any hosts" if self.num_places else ""
@@ -67,7 +69,8 @@ class Cluster:
                 "host of the cluster, such as by `ray job submit`, and leave the address out"
             )
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        self.is_own = False
+        self.num_own = 0
+        """How many workers a cluster that was started here has room for, whatever they need; 0 of any other."""
         self._connect(address, num_workers)
         self.on_change: Callable[[], None] = lambda: None
         self.hosts: dict[int, Host] = {}
@@ -100,7 +103,7 @@ class Cluster:
             # One's own may have as many processes as the user asks for, as with xdist.
             num_cpus = max(os.cpu_count() or 1, num_workers)
             ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
-            self.is_own = True
+            self.num_own = num_workers
         except (OSError, ValueError, RuntimeError) as error:
             where = "no Ray cluster could be started here" if address in (None, "local") else f"there is no Ray cluster at {address}"
             raise ConfigError(f"{where}: {error}; see --ray-address, and `ray status`") from error
@@ -133,7 +136,7 @@ class Cluster:
             group = self._ray.util.placement_group(places, strategy="PACK")
             strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
             options["scheduling_strategy"] = strategy(group, placement_group_bundle_index=0)
-        actor = self._actor.options(**options).remote(host, port, self._token, number, START)
+        actor = self._actor.options(**options).remote(host, port, self._token, number, START, STARTED)
         self._needs = needs
         self.hosts[number] = Host(number, actor, actor.wait.remote(), group)
 
@@ -156,10 +159,13 @@ class Cluster:
                 connection, _ = self._listener.accept()
             except OSError:
                 return  # closed
-            with suppress(OSError, ValueError, KeyError, TypeError, struct.error):
-                self._greet(connection)
-                continue
-            connection.close()
+            threading.Thread(target=self._welcome, args=(connection,), name="ray-arrival", daemon=True).start()
+
+    def _welcome(self, connection: socket.socket) -> None:
+        with suppress(OSError, ValueError, KeyError, TypeError, struct.error):
+            self._greet(connection)
+            return
+        connection.close()
 
     def _greet(self, connection: socket.socket) -> None:
         connection.settimeout(_HELLO_S)
@@ -167,8 +173,8 @@ class Cluster:
         if not hmac.compare_digest(str(facts["token"]), self._token):
             raise ValueError("a stranger")
         host = self.hosts[facts["number"]]
-        host.address, host.cards = str(facts["address"]), facts["cards"]
-        own = {"OMP_NUM_THREADS": str(self._num_threads(facts["node"]))}
+        host.address, host.cards = str(facts["address"]), "" if self._needs.hides_gpus else facts["cards"]
+        own = {"OMP_NUM_THREADS": str(self._num_threads(facts["node"])), **({MASK: ""} if self._needs.hides_gpus else {})}
         if host.group is not None:
             own |= {PLACEMENT_GROUP: host.group.id.hex(), "RAY_ADDRESS": self._ray.get_runtime_context().gcs_address}
         told = {
@@ -178,6 +184,9 @@ class Cluster:
         }
         content = json.dumps(told).encode("ascii")
         connection.sendall(struct.pack("!I", len(content)) + content)
+        connection.settimeout(_START_S)
+        if connection.recv(1) != STARTED:
+            raise ConnectionError("its process has ended")  # its actor says why
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -189,6 +198,8 @@ class Cluster:
         """Return a worker's share of its host's cores."""
         resources: Mapping[str, float] = next((node["Resources"] for node in self._ray.nodes() if node["NodeID"] == node_id), {})
         cores = resources.get("CPU", 1)
+        if self.num_own:
+            return max(1, (os.cpu_count() or 1) // self.num_own)
         if not self._needs.num_gpus:
             return max(1, int(self._needs.num_cpus))
         return max(1, int(cores * self._needs.num_gpus / max(1, resources.get("GPU", 1))))

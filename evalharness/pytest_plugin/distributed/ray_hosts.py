@@ -17,6 +17,9 @@ from typing import Any
 _LOSS_S = 3.0
 """After a connection has broken: so long the actor may take to say how its process ended; then both are lost."""
 
+STARTED = b"s"
+"""The first that a process sends."""
+
 # With the process that started it, ends the worker: a killed actor cannot end it any more. 1 is PR_SET_PDEATHSIG.
 START = """
 import os, sys
@@ -24,6 +27,7 @@ if sys.platform == "linux":
     import ctypes
     ctypes.CDLL(None).prctl(1, 9)
     if os.getppid() != {parent}: os._exit(1)
+os.write(1, {started})
 exec(eval(sys.stdin.readline()))
 """
 
@@ -85,7 +89,7 @@ def actor_class() -> type:
     """Return the actor's class: defined here so that Ray sends its code, and the host need not import this package for it."""
 
     class WorkerHost:
-        def __init__(self, address: str, port: int, token: str, number: int, start: str) -> None:
+        def __init__(self, address: str, port: int, token: str, number: int, start: str, started: bytes) -> None:
             import json
             import os
             import socket
@@ -122,7 +126,7 @@ def actor_class() -> type:
                 raise FileNotFoundError(f"{told['folder']} is not there")
             connection.settimeout(None)
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-c", start.format(parent=os.getpid())],
+                [sys.executable, "-u", "-c", start.format(parent=os.getpid(), started=started)],
                 stdin=connection.fileno(),
                 stdout=connection.fileno(),
                 stderr=subprocess.PIPE,

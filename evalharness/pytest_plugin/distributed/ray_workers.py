@@ -57,11 +57,11 @@ def needs_of(run: RunConfig, cluster: Cluster) -> Needs:
         return Needs(1, 0, int(run.tensor_parallel_size) * int(run.pipeline_parallel_size))
     if uses_cards(run) and cluster.total("GPU"):
         return Needs(1, cards_per_engine(run))
-    real = {*possible_backends(run)} - {"fake", "openai"}
-    if not real or cluster.is_own:
-        return Needs()
+    real, hides_gpus = {*possible_backends(run)} - {"fake", "openai"}, run.devices == "cpu"
+    if not real or cluster.num_own:
+        return Needs(hides_gpus=hides_gpus)
     most = max(int(node.get("CPU", 1)) for node in cluster.alive())
-    return Needs(most if real == {"vllm"} else min(most, CORES_PER_WORKER))
+    return Needs(most if real == {"vllm"} else min(most, CORES_PER_WORKER), hides_gpus=hides_gpus)
 
 
 def auto_num_workers(run: RunConfig, cluster: Cluster) -> int:
@@ -84,7 +84,7 @@ class RayWorkers:
             self._needs = needs_of(context.run, self._cluster)
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error
-        if self._cluster.is_own and not self._cluster.could_hold(self._needs):
+        if self._cluster.num_own and not self._cluster.could_hold(self._needs):
             raise pytest.UsageError(f"each worker needs {self._needs}, more than this host has; give --ray-address, or other options")
         self._on_problem = on_problem
         self._num_awaited = 0
@@ -130,7 +130,7 @@ class RayWorkers:
     def _let_in(self, host: Host) -> None:
         def change(spec: Any) -> None:
             spec.env.pop(MASK, None)
-            if self._needs.num_gpus and host.cards is not None:
+            if (self._needs.num_gpus or self._needs.hides_gpus) and host.cards is not None:
                 spec.env[MASK] = host.cards
 
         problem = self._workers.let_in(lambda execmodel: WorkerChannel(host, execmodel), change)

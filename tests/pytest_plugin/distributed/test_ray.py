@@ -73,12 +73,17 @@ def test_a_new_host_takes_part_and_one_lost_at_random_and_a_killed_worker_change
 
 
 SPANNING = """
-import sys, time
+import contextlib, json, socket, struct, sys, time
 import ray
 from evalharness.backends import PLACEMENT_GROUP
 from evalharness.pytest_plugin.distributed.ray_cluster import Cluster, Needs
 
 cluster = Cluster(sys.argv[1], 1)
+told = json.dumps({"token": "0" * 64, "number": 0}).encode()
+for said in (b"GET / HTTP/1.0\\r\\n\\r\\n", struct.pack("!I", 2) + b"[]", struct.pack("!I", len(told)) + told, struct.pack("!I", 1 << 30)):
+    with socket.create_connection(cluster._listener.getsockname()) as stranger, contextlib.suppress(ConnectionResetError):
+        stranger.sendall(said)
+        assert stranger.recv(1) == b"", "it is turned away"
 cluster.ask(Needs(0, 0, 2))
 while (host := cluster.arrived()) is None:
     assert cluster.failed() is None
@@ -92,6 +97,6 @@ cluster.close()
 """
 
 
-def test_an_engine_that_spans_hosts_gets_places_on_several_of_them(hosts: RayHosts) -> None:
+def test_an_engine_that_spans_hosts_gets_places_on_several_of_them_and_strangers_are_turned_away(hosts: RayHosts) -> None:
     done = subprocess.run([sys.executable, "-c", SPANNING, hosts.address], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.stdout.startswith("2 ('died on "), done.stdout + done.stderr

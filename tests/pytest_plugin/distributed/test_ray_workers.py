@@ -20,8 +20,10 @@ CPU_HOSTS = [{"CPU": 16.0}, {"CPU": 20.0}]
 class Cluster:
     """The resources of a cluster's hosts."""
 
-    def __init__(self, hosts: list[dict[str, float]], *, is_own: bool = False) -> None:
-        self._hosts, self.is_own = hosts, is_own
+    num_own = 0
+
+    def __init__(self, hosts: list[dict[str, float]]) -> None:
+        self._hosts = hosts
 
     def alive(self) -> list[dict[str, float]]:
         return self._hosts
@@ -40,7 +42,7 @@ def asked(tmp_path: Path, backend: str, **options: Any) -> Any:
         (GPU_HOSTS, "vllm", {}, Needs(1, 1), 16),
         (GPU_HOSTS, "vllm", {"tensor_parallel_size": "4"}, Needs(1, 4), 4),
         (GPU_HOSTS, "vllm", {"tensor_parallel_size": "3"}, Needs(1, 3), 4),
-        (GPU_HOSTS, "hf", {"devices": "cpu"}, Needs(8), 18),
+        (GPU_HOSTS, "hf", {"devices": "cpu"}, Needs(8, hides_gpus=True), 18),
         (GPU_HOSTS, "fake", {}, Needs(1), 144),
         (GPU_HOSTS, "vllm", {"tensor_parallel_size": "8", "distributed_executor_backend": "ray"}, Needs(1, 0, 8), 2),
         (CPU_HOSTS, "hf", {}, Needs(8), 4),
