@@ -156,7 +156,8 @@ def raw_shipped(name: str) -> dict[str, Any]:
             images = [ImageOps.exif_transpose(Image.open(path)).convert("RGB") for path in paths]
             prompts.append({"prompt": text, "multi_modal_data": {"image": images}})
         started = time.perf_counter()
-        outputs = backend._engine._llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=1024), use_tqdm=False)
+        params = SamplingParams(temperature=0.0, max_tokens=1024, stop_token_ids=list(backend.eos_token_ids))
+        outputs = backend._engine._llm.generate(prompts, params, use_tqdm=False)
         seconds = time.perf_counter() - started
         num_tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
         return {"calls": [{"seconds": seconds, "num_tokens": num_tokens}], "load_s": backend.describe()["load_s"], "card": "CPU"}

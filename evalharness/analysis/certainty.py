@@ -36,6 +36,8 @@ EDGE_RATE = 2.0
 MOST_EDGES, FEWEST_CASES = 1 / 3, 1000
 """The edge comes first only where it is no more than this share of the cases, and there are so many: in a small set it runs out early."""
 
+_DIGITS = 6
+
 
 class Place(NamedTuple):
     """A case in the order of drawing; `stratum` is 1 on the edge, else 0."""
@@ -193,7 +195,8 @@ class PairedTest:
                 least_difference(self._drawn, scores, HARMLESS_LEVEL),
                 greatest_difference(self._drawn, scores, REGRESSED_LEVEL),
             )
-            difference, low, high = (-found[0], -found[2], -found[1]) if metric.is_lower_better else found
+            ends = (-found[0], -found[2], -found[1]) if metric.is_lower_better else found
+            difference, low, high = (round(end, _DIGITS) + 0.0 for end in ends)  # of -0.0 it makes 0.0
             base = metric.goodness(fmean(metric.base.values()))
             limits.append((found[1], Limits(metric.name, base, difference, low, high, found[2] < 0)))
         return [each for _, each in sorted(limits, key=lambda entry: entry[0])]

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from evalharness.analysis.gate_flips import flips_of_comparison, flips_of_threshold
 from evalharness.analysis.gates import Floor, Gate, RegressionGate, parse_gate
 from evalharness.analysis.noise import noises_of
 from evalharness.analysis.reasons import normalised, shared_reason
@@ -143,8 +144,8 @@ class RegressionJudge:
         except EvalHarnessError as error:
             return {**_verdict(gate, len(rows), passed=False, reason=str(error)), "baseline": base.label}
         if test is None or self._margin is None:
-            return _judged(gate, comparison, len(rows))
-        whole = _judged(gate, comparison, len(rows) - sum(map(was_left_out, rows)))
+            return _judged(gate, comparison, len(rows), families)
+        whole = _judged(gate, comparison, len(rows) - sum(map(was_left_out, rows)), families)
         return judged_by_proof(gate, whole, _refusal(gate, comparison), comparison.base.label, rows, test)
 
     def _read(self, engine: str) -> Side | str:
@@ -161,8 +162,9 @@ class RegressionJudge:
             return str(error)
 
 
-def _judged(gate: RegressionGate, comparison: Comparison, num_rows: int) -> GateVerdict:
-    reason = _refusal(gate, comparison) or _regressions(comparison)
+def _judged(gate: RegressionGate, comparison: Comparison, num_rows: int, num_gates: int) -> GateVerdict:
+    refusal = _refusal(gate, comparison)
+    reason = refusal or _regressions(comparison)
     value = comparison.metrics[0].change.difference if len(gate.metrics) == 1 and comparison.metrics else None
     num_paired = comparison.coverage[0].num_paired
     notes = [difference.text for difference in comparison.differences]
@@ -171,6 +173,7 @@ def _judged(gate: RegressionGate, comparison: Comparison, num_rows: int) -> Gate
     if comparison.has_noise:
         floors = [change.floor for change in comparison.metrics if change.floor == change.floor]
         more |= {"floor": max(floors, default=0.0), "within_noise": _within_noise(comparison)}
+        more |= {} if refusal else flips_of_comparison(comparison, num_gates, passed=not reason)
     return {**_verdict(gate, num_paired or num_rows, passed=not reason, reason=reason), **more}
 
 
@@ -266,9 +269,11 @@ def judge_gates(
                     gate = parse_gate(expression)
                     if isinstance(gate, Gate) and not (left_out and no_regression):
                         test_rows = [row for by_engine in by_test[name].values() for row in by_engine.get(test, ())] if gate.end else ()
-                        floor = _floor(noises.get((name, test, gate.metric)))
+                        of_metric = noises.get((name, test, gate.metric))
+                        floor = _floor(of_metric)
                         extra = extras[name, engine, test]
                         verdict = judge_gate(gate, case_rows, extra, incomplete=incomplete, test_rows=test_rows, floor=floor)
+                        verdict = {**verdict, **flips_of_threshold(gate, verdict, of_metric)}
                     elif no_regression is not None:
                         verdict = no_regression(gate, engine, case_rows, incomplete)
                     elif unfinished:

@@ -20,7 +20,8 @@ NUM_MATCHED = 3
 NUM_MATCHED_ELSEWHERE = 4
 """The same in other answers of the run."""
 WORTH_DRAFTING = 0.3
-"""A token is drafted if it is taken at least this often: in the measured engines it costs about a sixth of what it saves."""
+"""A token is drafted if it is taken at least this often, until what one costs is measured; then within these limits."""
+_LEAST_WORTH, _MOST_WORTH = 0.1, 0.9
 _PRIOR = 4.0
 """How many tokens the experience with all answers counts for, beside an answer's own."""
 _FORGET = 0.9
@@ -30,9 +31,9 @@ _LOOK_AGAIN = 16
 _MAX_REMEMBERED = 100_000
 """Tokens of other answers that are searched, at most twice: about 30 MB."""
 _END = -1
-_NUM_LOOKS, _NUM_COMPARED = 7, 16
+_NUM_LOOKS, _NUM_COMPARED = 5, 16
 """Steps without drafts, and drafted ones before them, that a comparison is made of."""
-_EARLY, _LATE = 4, 32
+_EARLY, _LATE = 6, 32
 """One of so many steps goes without drafts, at first and later."""
 _OFF_FOR = 128
 """Steps without drafts where they cost time, before they are tried again."""
@@ -71,8 +72,10 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._with: deque[tuple[float, float]] = deque(maxlen=_NUM_COMPARED)
-        """Seconds and tokens of a row in a drafted step."""
+        self._with: deque[tuple[float, float, float]] = deque(maxlen=_NUM_COMPARED)
+        """Of a row in a drafted step: seconds, tokens made, tokens drafted."""
+        self._costs: deque[float] = deque(maxlen=_NUM_LOOKS)
+        """Seconds of a drafted token, by those that it saves where it is taken."""
         self._gains: deque[float] = deque(maxlen=_NUM_LOOKS)
         self._without: deque[float] = deque(maxlen=_NUM_LOOKS)
         """Seconds of a row in a step without drafts."""
@@ -80,11 +83,11 @@ class Pace:
         self._off_until = 0
         self.saved_s = self.lost_s = 0.0
 
-    def note(self, num_rows: int, num_tokens: int, seconds: float, *, drafted: bool) -> None:
-        """Note a step in which every row went on."""
+    def note(self, num_rows: int, num_tokens: int, seconds: float, num_drafted: int) -> None:
+        """Note a step in which every row went on, and how many tokens it had drafted."""
         row_s = seconds / num_rows
-        if drafted:
-            self._with.append((row_s, num_tokens / num_rows))
+        if num_drafted:
+            self._with.append((row_s, num_tokens / num_rows, num_drafted / num_rows))
             if self._without:
                 gain_s = num_tokens * median(self._without) - seconds
                 self.saved_s += max(0.0, gain_s)
@@ -92,12 +95,22 @@ class Pace:
             return
         self._without.append(row_s)
         if self._with:
-            self._gains.append(row_s / median(with_s for with_s, _ in self._with) * fmean(num for _, num in self._with))
+            num_made, num_checked = (fmean(entry[place] for entry in self._with) for place in (1, 2))
+            with_s = median(entry[0] for entry in self._with)
+            self._gains.append(row_s / with_s * num_made)
+            self._costs.append((with_s - row_s) / (row_s * num_checked))
 
     @property
     def gain(self) -> float | None:
         """How many times as fast steps with drafts are; None while too little is known."""
         return median(self._gains) if len(self._gains) == _NUM_LOOKS else None
+
+    @property
+    def worth(self) -> float:
+        """How often a token must be taken to be worth drafting: what it costs, as far as that is known."""
+        if len(self._costs) < _NUM_LOOKS:
+            return WORTH_DRAFTING
+        return min(_MOST_WORTH, max(_LEAST_WORTH, median(self._costs)))
 
     def wants_drafts(self) -> bool:
         """Return whether the next step is to have drafts."""
@@ -179,9 +192,13 @@ class _Row:
 
 
 class Drafter:
-    """Drafts for the answers of one engine, by their names. `longest`: tokens that it checks for an answer in one step."""
+    """Drafts for the answers of one engine, by their names.
+
+    `longest`: tokens that it checks for an answer in one step; `worth`: how often one must be taken to be drafted, see `Pace.worth`.
+    """
 
     def __init__(self, longest: int) -> None:
+        self.worth = WORTH_DRAFTING
         self._longest = longest
         self._rows: dict[str, _Row] = {}
         self._others = AnswersSoFar()
@@ -275,12 +292,12 @@ class Drafter:
         """Return how many tokens are worth drafting, by how often they were taken in this answer and in all."""
         every = self._experience[row.kind]
         rate = (row.own.num_taken + _PRIOR * every.num_taken / every.num_tried) / (row.own.num_tried + _PRIOR)
-        if rate < WORTH_DRAFTING:
+        if rate < self.worth:
             every.num_chances += 1
             return int(every.num_chances % _LOOK_AGAIN == 0)
         if rate > 1 - 1e-6:
             return self._longest
-        return max(1, min(self._longest, math.floor(math.log(WORTH_DRAFTING) / math.log(rate))))
+        return max(1, min(self._longest, math.floor(math.log(self.worth) / math.log(rate))))
 
     def end(self, name: str) -> None:
         """Forget an answer, but for what others may draw from it."""

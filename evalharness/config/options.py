@@ -341,8 +341,8 @@ class RunConfig:
     )
     until_certain: float | None = option(
         Number(float, minimum=0, maximum=0.5, bare=0.03),
-        "Ask cases in random order, and no more of an eval once each gate no_regression is certain: regressed, or no metric lower by this "
-        "margin; 0 asks all (default: ask all; without a value 0.03, 3 points)",
+        "Ask cases in random order, and no more of an eval once its gates no_regression are certain: regressed, or no metric worse by this "
+        "margin or more; 0 asks all (default: ask all; without a value 0.03, 3 points)",
         metavar="MARGIN",
     )
     coordinates: tuple[tuple[str, str], ...] | None = option(

@@ -14,7 +14,15 @@ from evalharness.api.checks import short_hash
 from evalharness.report.drafts import draft_lines
 from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
-from evalharness.report.noise import HEADERS as NOISE_HEADERS, NOTE, NUM_TEXT_COLUMNS, noise_lines, noise_summary, within_noise
+from evalharness.report.noise import (
+    HEADERS as NOISE_HEADERS,
+    NOTE,
+    NUM_TEXT_COLUMNS,
+    gate_sentences,
+    noise_lines,
+    noise_summary,
+    within_noise,
+)
 from evalharness.report.score_tables import breakdown_sections, markdown_table, score_sections, table_sections
 from evalharness.report.speed import speed_section
 from evalharness.report.tables import COUNTS, OUTCOMES, RunTables
@@ -119,6 +127,8 @@ def noise_blocks(tables: RunTables) -> Iterator[str]:
     if summary := noise_summary(tables.run):
         lines = [[markdown_cell(cell, 300) for cell in line] for line in noise_lines(tables.run)]
         yield from _section("Noise", f"{summary[:1].upper()}{summary[1:]}. {NOTE}", NOISE_HEADERS, lines, NUM_TEXT_COLUMNS)
+        if sentences := list(gate_sentences(tables.run)):
+            yield "\n".join(f"- {markdown_cell(sentence, 500)}." for sentence in sentences)
 
 
 def _gate_line(gate: GateVerdict) -> list[str]:

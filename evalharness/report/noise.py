@@ -14,6 +14,7 @@ from evalharness.runs.schema import GateVerdict, NoiseEntry, RunFile, entries_of
 HEADERS = ["eval", "test", "engine", "score", "flips", "95 % interval", "noise floor", "cases", "first cases that flip"]
 NUM_TEXT_COLUMNS = 4
 NUM_LINES, NUM_CASES = 60, 3
+LEAST_CHANCE = 0.001
 NOTE = (
     "A flip: two runs give a case different values. The noise floor: how far noise alone moves the mean of all cases between two runs, "
     "with a chance of 95 %; gates and comparisons take no smaller difference for one."
@@ -45,6 +46,17 @@ def noise_lines(run: RunFile) -> list[list[Any]]:
     entries = [entry for entry in entries if entry.get("metric") == ANSWER or entry.get("flips")]  # of the others all there is to say is 0
     entries.sort(key=lambda entry: (places[_place(entry)], entry.get("metric") != ANSWER, -_rate(entry)))
     return [_cells(entry) for entry in entries[:NUM_LINES]]
+
+
+def gate_sentences(run: RunFile) -> Iterator[str]:
+    """Yield how likely another run of the same checkpoint would turn a gate's verdict, of gates for which that is not next to nothing."""
+    for gate in entries_of(run.get("gates")):
+        rate = when_finite(gate.get("flip_rate"))
+        if rate is not None and rate >= LEAST_CHANCE:
+            limits = [when_finite(limit) for limit in items_of(gate.get("flip_interval"))]
+            interval = f" ({limits[0]:.1%} … {limits[1]:.1%})" if len(limits) == 2 and None not in limits else ""
+            where = f"{text_of(gate.get('eval'))}::{text_of(gate.get('test'))} on {text_of(gate.get('engine'))}"
+            yield one_line(f"{text_of(gate.get('expression'))} ({where}) would be judged otherwise in {rate:.1%}{interval} of runs", 400)
 
 
 def _place(entry: NoiseEntry) -> tuple[str, str, str]:
@@ -79,11 +91,21 @@ def noise_remarks(comparison: Comparison) -> Iterator[str]:
     """Yield what a comparison's noise floor is, largest first; nothing where no side has measured it."""
     known = sorted((change for change in comparison.metrics if change.floor > 0), key=lambda change: -change.floor)
     if known:
-        named = ", ".join(f"{change.metric} {floor_text(change)}" for change in known[:NUM_CASES])
+        named = ", ".join(f"{change.metric} {floor_text(change)}{_flips(comparison, change)}" for change in known[:NUM_CASES])
         more = f" and {plural(len(known) - NUM_CASES, 'more metric')}" if len(known) > NUM_CASES else ""
         yield f"two runs of one checkpoint differ by up to {named}{more}: no smaller difference counts (--noise)"
     elif comparison.has_noise:
         yield "repeats of cases (--noise) gave the same scores each time: no noise was found"
+
+
+def _flips(comparison: Comparison, change: MetricChange) -> str:
+    """Return " (1.3% of cases flip, 0.0% … 7.1%)" of a metric whose noise a side has measured."""
+    key = change.eval, change.test, change.metric
+    noise = comparison.candidate.noise.get(key) or comparison.base.noise.get(key)
+    if noise is None:
+        return ""
+    interval = f", {noise.low:.1%} … {noise.high:.1%}" if noise.low == noise.low and noise.high == noise.high else ""
+    return f" ({noise.flip_rate:.1%} of cases flip{interval})"
 
 
 def floor_text(change: MetricChange) -> str:

@@ -347,6 +347,10 @@ class GateVerdict(TypedDict, total=False):
     """The smallest difference that the comparison could have detected."""
     floor: float
     """What noise alone does to the value, with a chance of 95 %: of one run, or, against a baseline, of the difference of two."""
+    flip_rate: float
+    """The chance that another run of the checkpoint would get the other verdict, by the noise of its metric."""
+    flip_interval: list[float] | None
+    """Its 95 % interval; None where there is none."""
     within_noise: list[str]
     """What was taken for no difference as it lies within the floor, in words."""
     end: str

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from evalharness.analysis.comparison.compare import IMPROVED, REGRESSED, SAME, WITHIN_NOISE, MetricChange, compare
@@ -108,6 +110,20 @@ class TestGates:
         (before,) = judge_gates(evals, found, [], interrupted=None)  # type: ignore[arg-type]
         assert (before["passed"], "floor" in before) == (mean >= 0.8, False)
 
+    @pytest.mark.parametrize("mean", [0.78, 0.795, 0.81], ids=str)
+    def test_a_gates_flip_rate_is_the_share_of_other_runs_with_the_other_verdict(self, mean: float) -> None:
+        """The oracle draws checkpoints of any mean, and two runs of each: those whose first run is like this one."""
+        evals = {"test_a.py": {"name": key()[0], "path": "test_a.py", "tests": {key()[1]: ["f1 >= 0.8"]}}}
+        found = [{**row, "started_at": "now"} for row in cases([1.0] * round(200 * mean) + [0.0] * (200 - round(200 * mean)))]
+        (verdict,) = judge_gates(evals, found, [], interrupted=None, noise=facts(entry(0.01, low=0.05)))  # type: ignore[arg-type]
+        draw = np.random.default_rng(0)
+        means, spread = draw.uniform(0.7, 0.9, 2_000_000), math.sqrt(0.01 / 200)
+        first, second = (means + draw.normal(0, spread, len(means)) for _ in range(2))
+        passes = second[abs(first - mean) < 0.0005] >= 0.8 - 1.96 * spread
+        assert verdict["flip_rate"] == pytest.approx(float((passes != verdict["passed"]).mean()), abs=0.015)
+        assert verdict["flip_interval"] is not None
+        assert verdict["flip_interval"][0] < verdict["flip_rate"] < verdict["flip_interval"][1]
+
     def test_a_strict_threshold_is_not_met_by_a_value_that_equals_it(self) -> None:
         evals = {"test_a.py": {"name": key()[0], "path": "test_a.py", "tests": {key()[1]: ["f1 > 0.8"]}}}
         found = [{**row, "started_at": "now"} for row in cases([1.0] * 159 + [0.0] * 41)]
@@ -126,10 +142,12 @@ class TestGates:
         assert "floor" not in before
         found = RegressionJudge(base, {**run, "noise": facts(entry(0.1))})(gate, ENGINE["id"], cases(worse), None)
         assert (found["passed"], found["reason"]) == (True, "")
+        assert 0 < found["flip_rate"] < 0.5
         (words,) = found["within_noise"]
         assert words.startswith("f1 1.000 → 0.950 is within noise: two runs of one checkpoint differ by up to 0.0")
         far = RegressionJudge(base, {**run, "noise": facts(entry(0.01))})(gate, ENGINE["id"], cases(worse), None)
         assert (far["passed"], far["within_noise"]) == (False, [])
+        assert far["flip_rate"] < found["flip_rate"]
         assert far["could_have_shown"] >= (before["could_have_shown"] or 0)
 
     def test_gates_share_one_chance_of_a_false_alarm(self, tmp_path: Path) -> None:

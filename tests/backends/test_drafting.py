@@ -145,7 +145,7 @@ def paced(step_s: Callable[[bool], float], tokens: float, num_steps: int = 600) 
     for _ in range(num_steps):
         drafted = pace.wants_drafts()
         asked.append(drafted)
-        pace.note(10, int(10 * tokens) if drafted else 10, step_s(drafted), drafted=drafted)
+        pace.note(10, int(10 * tokens) if drafted else 10, step_s(drafted), 80 if drafted else 0)
     return pace, asked
 
 
@@ -155,6 +155,13 @@ def test_drafts_that_pay_stay_and_the_seconds_saved_are_right() -> None:
     assert pace.gain == pytest.approx(4 * 0.02 / 0.03)
     assert pace.saved_s == pytest.approx(sum(asked) * (4 * 0.02 - 0.03), rel=0.05)
     assert pace.lost_s == 0
+    assert pace.worth == 0.1  # eight tokens cost half a step
+
+
+@pytest.mark.parametrize(("drafted_s", "worth"), [(0.021, 0.1), (0.06, 0.25), (0.1, 0.5), (0.9, 0.9)])
+def test_a_token_is_worth_drafting_by_what_it_costs(drafted_s: float, worth: float) -> None:
+    pace, _ = paced(lambda drafted: drafted_s if drafted else 0.02, tokens=100)
+    assert pace.worth == pytest.approx(worth)
 
 
 def test_drafts_that_cost_time_are_stopped_and_tried_again_later() -> None:

@@ -38,6 +38,7 @@ def noisy(folder: Path, **more: Any) -> Path:
 
 def test_a_run_says_how_often_what_flips(tmp_path: Path) -> None:
     passed = gate(expression="f1 >= 0.8", metric="f1", value=0.795, passed=True, reason="", within_noise=[WORDS])
+    passed |= {"flip_rate": 0.25, "flip_interval": [0.1, 0.375]}
     tables = load_tables(noisy(tmp_path / "run", gates=[passed], finished_at="2030-01-01T00:00:00+00:00"))
     rates, known = "up to 25.0% of answers and up to 10.0% of scores flip", "192 judged repeats, 50% by another worker; 3 without a verdict"
     summary = f"{rates} from run to run ({known})"
@@ -48,6 +49,7 @@ def test_a_run_says_how_often_what_flips(tmp_path: Path) -> None:
     assert f"gate passed: f1 >= 0.8 (stage_a::test_summary on hf:tiny): {WORDS}" in shown
     page = "\n".join(markdown_report(tables))
     assert "## Noise\n" in page
+    assert "would be judged otherwise in 25.0% (10.0% … 37.5%) of runs" in page
     assert "±0.020" in page
     assert markdown_cell("a|b, <i>") in page
     assert WORDS in page

@@ -99,3 +99,13 @@ def floor_of(noises: Sequence[Noise], num_cases: int, num_groups: int, *, level:
 def detectable_over(floor: float, standard_error: float, level: float) -> float:
     """Return the smallest true difference that is shown with a chance of 80 % where it must also be larger than the floor."""
     return max(float(special.ndtri(1 - level / 2)) * standard_error, floor) + float(special.ndtri(POWER)) * standard_error
+
+
+def two_sided_quantile(level: float) -> float:
+    """Return what a normal variable exceeds in size with a chance of `level`: 1.96 for 5 %."""
+    return float(special.ndtri(1 - level / 2))
+
+
+def chance_of_crossing(distance: float, spread: float) -> float:
+    """Return the chance that a normal change of this spread crosses a limit so far away; 0 without any spread."""
+    return float(special.ndtr(-distance / spread)) if spread else 0.0

@@ -144,7 +144,7 @@ class _Drafted:
         else:
             first = self._step(token_ids, (self._mask.cumsum(-1) - 1).clamp(min=0))
         new_ids: list[list[int] | None] = [_usable(ids) for ids in first]
-        since, drafted = time.perf_counter(), False
+        since, num_drafted = time.perf_counter(), 0
         while True:
             num_before = len(self.going)
             yield from self._take(new_ids)
@@ -152,11 +152,11 @@ class _Drafted:
                 return
             now, num_new = time.perf_counter(), sum(len(ids or ()) for ids in new_ids)
             if len(self.going) == num_before and len(self.going[0].made) > 1:
-                self._drafts.pace.note(num_before, num_new, now - since, drafted=drafted)
+                self._drafts.pace.note(num_before, num_new, now - since, num_drafted)
             since = now
-            wanted = self._drafts.pace.wants_drafts()
+            wanted, self._drafts.drafter.worth = self._drafts.pace.wants_drafts(), self._drafts.pace.worth
             given = [self._draft(one) if wanted else [] for one in self.going]
-            drafted = any(given)
+            num_drafted = sum(map(len, given))
             new_ids = self._check(given)
 
     def _draft(self, going: _Going) -> list[int]:

@@ -100,7 +100,7 @@ class JournalProposer:
         self._max_model_len: int = vllm_config.model_config.max_model_len
         self._drafter = Drafter(vllm_config.speculative_config.num_speculative_tokens)
         self._pace = Pace()
-        self._last: tuple[float, frozenset[str], bool] = (0.0, frozenset(), False)
+        self._last: tuple[float, frozenset[str], int] = (0.0, frozenset(), 0)
         self._lengths: dict[str, int] = {}
         self._limits: dict[str, range] = {}
         """Lengths, prompt included, at which an answer may have drafts."""
@@ -127,12 +127,12 @@ class JournalProposer:
         self._end_gone(names)
         if not self._pace.wants_drafts():
             return [[] for _ in names]
-        limits = self._limits
+        limits, drafter.worth = self._limits, self._pace.worth
         drafts = [
             drafter.draft(name, limits[name].stop - end) if sampled and end in limits[name] else []
             for name, end, sampled in zip(names, ends, sampled_token_ids, strict=True)
         ]
-        self._last = (*self._last[:2], any(drafts))
+        self._last = (*self._last[:2], sum(map(len, drafts)))
         return drafts
 
     def _begin(self, name: str, row: int, token_ids: Any) -> int:
@@ -160,10 +160,10 @@ class JournalProposer:
     def _note_step(self, names: frozenset[str], num_new: int) -> None:
         """Note how long the last step took, if it did nothing but go on with the same rows."""
         now = time.perf_counter()
-        since, last_names, drafted = self._last
+        since, last_names, num_drafted = self._last
         if names and names <= last_names and num_new >= len(names):
-            self._pace.note(len(names), num_new, now - since, drafted=drafted)
-        self._last = (now, names, False)
+            self._pace.note(len(names), num_new, now - since, num_drafted)
+        self._last = (now, names, 0)
 
     def take_counts(self) -> dict[str, Any]:
         """Return the counts since they were taken last."""

@@ -5,11 +5,13 @@ Imports each backend in a process of its own; loads no weights.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
 import platform
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -130,6 +132,7 @@ def _machine(root: Path) -> Iterator[Check]:
     yield Check("machine", "python", "ok", f"{platform.python_version()} on {platform.platform()}, {facts['hardware']['num_cpus']} CPUs")
     versions = installed_versions(_PACKAGES)
     yield Check("machine", "packages", "ok", ", ".join(f"{name} {version}" for name, version in versions.items()))
+    yield from _uncompiled_modules()
     cards = facts["hardware"]["gpus"]
     if not cards:
         yield Check("machine", "cards", "ok", "no NVIDIA GPU is visible: runs use the CPU")
@@ -142,6 +145,16 @@ def _machine(root: Path) -> Iterator[Check]:
         yield Check("machine", MASK, "problem", str(error), "set it to GPUs of this machine, or unset it")
     else:
         yield Check("machine", MASK, "ok" if names else "warning", f"runs see {', '.join(names) or 'none of them'}")
+
+
+def _uncompiled_modules() -> Iterator[Check]:
+    """Yield a warning where Python compiles an engine's thousands of modules at every start, and may not keep what it has compiled."""
+    specs = {name: importlib.util.find_spec(name) for name in ("torch", "transformers", "vllm")}
+    names = [name for name, spec in specs.items() if spec is not None and spec.cached and not os.path.exists(spec.cached)]
+    if names and sys.dont_write_bytecode:
+        text = f"Python compiles {' and '.join(names)} at every start, for seconds: PYTHONDONTWRITEBYTECODE is set, or Python got -B"
+        remedy = "unset it and give PYTHONPYCACHEPREFIX a folder that stays, or run python -m compileall on site-packages once"
+        yield Check("machine", "modules", "warning", text, remedy)
 
 
 def _reports(folder: Path) -> Iterator[Check]:

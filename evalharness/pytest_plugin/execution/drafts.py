@@ -33,7 +33,7 @@ def resolve_drafts(run: RunConfig) -> tuple[RunConfig, DraftFacts | None]:
         return run, None
     facts: DraftFacts = {"asked": asked, "run": None, "rate_without": None, "why_off": ""}
     try:
-        path = find_latest(asked, Path(run.report_dir)) if is_latest(asked) else _named(asked, Path(run.report_dir))
+        path = find_latest(asked, Path(run.report_dir), whole=True) if is_latest(asked) else _named(asked, Path(run.report_dir))
     except RecordError as error:
         if not is_latest(asked):
             raise ConfigError(f"--draft-from {asked}: {error}") from error

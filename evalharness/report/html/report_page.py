@@ -18,7 +18,7 @@ from evalharness.report.html.pictures import PictureFile
 from evalharness.report.html.run_before import RunBefore, run_before
 from evalharness.report.html.site import compare_command, compare_side
 from evalharness.report.markdown import SECRET, option_lines, rerun_command, run_facts
-from evalharness.report.noise import HEADERS, NOTE, NUM_TEXT_COLUMNS, noise_lines, noise_summary
+from evalharness.report.noise import HEADERS, NOTE, NUM_TEXT_COLUMNS, gate_sentences, noise_lines, noise_summary
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import duration_text, when_finite
 from evalharness.report.what_broke import LEGEND
@@ -147,7 +147,8 @@ def _noise(run: RunFile) -> dict[str, Any] | None:
     """Return what the run's repeats say (--noise); None where there were none."""
     summary = noise_summary(run)
     headers = [(name, NUM_TEXT_COLUMNS <= place < len(HEADERS) - 1) for place, name in enumerate(HEADERS)]
-    return {"summary": summary[:1].upper() + summary[1:], "note": NOTE, "headers": headers, "lines": noise_lines(run)} if summary else None
+    texts = {"summary": summary[:1].upper() + summary[1:], "note": NOTE, "gates": list(gate_sentences(run))}
+    return {**texts, "headers": headers, "lines": noise_lines(run)} if summary else None
 
 
 def _compare_command(tables: RunTables) -> str:

@@ -38,6 +38,20 @@ def test_a_machine_in_order_has_no_problem(printed: Command, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_modules_that_are_compiled_at_every_start_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    found = checks(capsys)["modules"]
+    assert (found["status"], found["text"].partition(",")[0]) == ("warning", "Python compiles vllm at every start")
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert "modules" not in checks(capsys)
+
+
 def test_a_checkpoint_is_described(capsys: pytest.CaptureFixture[str], tiny_vlm_checkpoint: Path) -> None:
     text = checks(capsys, str(tiny_vlm_checkpoint))[str(tiny_vlm_checkpoint)]["text"]
     assert text.startswith("Qwen3VLForConditionalGeneration (vlm); ")
