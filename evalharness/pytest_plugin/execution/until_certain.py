@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,6 +62,7 @@ class UntilCertain:
     def __init__(self, context: RunContext, edges: Mapping[str, Sequence[str]] | None = None) -> None:
         self._context = context
         self._engines: Sequence[str] = ()
+        self._side = cache(self._read_side)  # each reads all of a run's rows
         if edges is None and context.resumed is not None:
             edges = recorded_edges(context.resumed.recorded.records.evals.values())
         if edges is not None:
@@ -97,7 +98,7 @@ class UntilCertain:
                 "name a whole run"
             )
 
-    def _side(self, engine: str) -> Side | None:
+    def _read_side(self, engine: str) -> Side | None:
         return None if self._baseline is None else _side_of(self._baseline, engine)
 
     def know_engines(self, engines: Sequence[str]) -> None:
