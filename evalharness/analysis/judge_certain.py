@@ -126,7 +126,8 @@ def judged_by_limits(gate: Gate, base: Side | str, run: RunFile, rows: Sequence[
     if limits is None:
         return verdict
     between = f"{gate.metric} of all cases is within {number_text(limits[0])} … {number_text(limits[1])}"
-    is_held = {gate.holds(end) for end in limits}
+    within = (gate.threshold,) if limits[0] < gate.threshold < limits[1] else ()  # == may hold there alone
+    is_held = {gate.holds(value) for value in (*limits, *within)}
     if len(is_held) > 1:
         return {**verdict, "reason": f"not judged: {which}; {between}"}
     passed = is_held == {True}

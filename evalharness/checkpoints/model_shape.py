@@ -93,9 +93,12 @@ class ModelShape:
         if not fits or not isinstance(known.get("dtype"), str):
             raise UnknownShape("its record is damaged")
         try:
-            return cls(**known)
+            shape = cls(**known)
         except TypeError:
             raise UnknownShape("its record is of another version") from None
+        if shape.merge < 1 or shape.experts_per_token > shape.num_experts:
+            raise UnknownShape("its record is damaged")
+        return shape
 
 
 def shape_at(path: str | Path, dtype: str, *, kv_dtype: str | None = None) -> ModelShape:

@@ -386,7 +386,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
     """Take all of a Ray cluster where -n does not say how much of it; before xdist reads -n."""
     says_nothing = getattr(config.option, "numprocesses", 0) is None and not (config.option.help or runs_nothing(config))
     is_worker = hasattr(config, "workerinput")
-    if says_nothing and not is_worker and will_collect_evals(config) and resolve_run_config(config).executor == "ray":
+    if says_nothing and not is_worker and resolve_run_config(config).executor == "ray" and will_collect_evals(config):
         config.option.numprocesses = "auto"
     return (yield)
 

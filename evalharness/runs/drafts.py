@@ -72,7 +72,7 @@ class RecordedAnswers:
                 file.seek(int(self._offsets[index]))
                 made = json.loads(file.read(int(self._sizes[index])))["generation"]
             return ids_of(made)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # removed or damaged meanwhile: then there is no draft
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # damaged, or removed meanwhile: no draft
             return []
 
 
@@ -94,7 +94,7 @@ def _key_of(raw: bytes, engines: dict[str, None]) -> int:
         key = _key(values["engine"], values["eval"], values["case_id"], place)
         engines.setdefault(values["engine"])
         return key
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return 0
 
 
