@@ -124,6 +124,26 @@ def test_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None:
         resolve_drafts(config(tmp_path, draft_from="gone"))
 
 
+@pytest.mark.engine
+def test_a_resumed_run_goes_on_without_the_run_that_its_drafts_came_from(project: Project, hf_text_checkpoint: Path) -> None:
+    (hf_text_checkpoint / "chat_template.jinja").write_text(TEMPLATE)
+    before = run(project, hf_text_checkpoint, "before")
+    halt = "import pytest\ndef pytest_runtest_logfinish(nodeid):\n    pytest.exit('enough')\n"
+    (project.root / "conftest.py").write_text(halt)
+    assert run(project, hf_text_checkpoint, "after", "--draft-from=latest").facts["interrupted"] == "enough"
+    (project.root / "conftest.py").unlink()
+    expected = answers(before)
+    shutil.rmtree(before.run_dir)
+    resume = (f"--model={hf_text_checkpoint}", "--resume", "after")
+    with one_thread():
+        found = project.run_inline(*resume, backend=None)
+    assert found.exit_code == 0, found.output
+    assert answers(found) == expected
+    with one_thread():
+        given = project.run_inline(*resume, "--draft-from=none", backend=None)
+    assert given.exit_code == 0, given.output
+
+
 @pytest.mark.parametrize(
     ("made", "why"),
     [

@@ -21,10 +21,11 @@ SHORTEST = 16
 """Tokens of an answer, on average, from which drafts can pay: most of a shorter one's time goes into its prompt."""
 
 
-def resolve_drafts(run: RunConfig) -> tuple[RunConfig, DraftFacts | None]:
+def resolve_drafts(run: RunConfig, *, is_resumed: bool = False) -> tuple[RunConfig, DraftFacts | None]:
     """Return the run with the path of the run that drafts come from, and what run.json says of it; `ConfigError` for no such run.
 
-    `latest` stays where no run is complete: drafts then come from this run's own answers.
+    `latest` stays where no run is complete: drafts then come from this run's own answers. A resumed run goes on without drafts where the
+    run that it took them from is gone.
     """
     asked = run.draft_from
     if asked is None or asked == NONE:
@@ -33,6 +34,8 @@ def resolve_drafts(run: RunConfig) -> tuple[RunConfig, DraftFacts | None]:
     try:
         path = find_latest(asked, Path(run.report_dir), whole=True) if is_latest(asked) else _named(asked, Path(run.report_dir))
     except RecordError as error:
+        if is_resumed and not is_latest(asked):
+            return replace(run, draft_from=NONE), {**facts, "run": Path(asked).name, "why_off": "it is not there any more"}
         if not is_latest(asked):
             raise ConfigError(f"--draft-from {asked}: {error}") from error
         return replace(run, draft_from="latest"), facts

@@ -160,7 +160,8 @@ def test_whatever_a_run_holds_its_speed_can_be_shown(damage: dict[str, Any], sum
 @pytest.mark.parametrize("damage", [{"merge": 0, "num_merger_params": 3}, {"num_experts": 2, "experts_per_token": 5}], ids=str)
 def test_a_shape_that_no_model_has_is_none(damage: dict[str, Any]) -> None:
     whole = entry()
-    (speed,) = engine_speeds({"throughput": [{**whole, "cost": {**whole["cost"], "shape": {**SHAPE, **damage}}}]})  # type: ignore[typeddict-item]
+    whole["cost"]["shape"] = {**SHAPE, **damage}
+    (speed,) = engine_speeds({"throughput": [whole]})
     assert speed["unknown"]["model"] == "its record is damaged"
 
 
