@@ -106,7 +106,7 @@ def shape_at(path: str | Path, dtype: str, *, kv_dtype: str | None = None) -> Mo
     if gguf_file_of(path) is not None:
         raise UnknownShape("a GGUF file's layers are packed")
     if not Path(path).is_dir():
-        raise UnknownShape("it is no folder with config.json and weights")
+        raise UnknownShape("it has no config.json")
     try:
         config = read_json(Path(path) / "config.json")
         heads = {} if config is None else find_weights(Path(path), allow_pickle=True).heads
