@@ -100,4 +100,4 @@ def test_what_the_limit_depends_on_is_noted_or_why_it_is_not_known() -> None:
     assert mixed["card_unknown"] == "its GPUs differ"
     assert "packed" in mixed["shape_unknown"]
     none = cost_of(cast("Any", SimpleNamespace(base_path=None, checkpoint_path="echo")), {}, [], "it ran on cpu")
-    assert (none["card_unknown"], none["shape_unknown"]) == ("it ran on cpu", "it has no config.json")
+    assert (none["card_unknown"], none["shape_unknown"]) == ("it ran on cpu", "it is no folder with config.json and weights")
