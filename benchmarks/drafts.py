@@ -143,7 +143,7 @@ def measure(step: str, checkpoint: Path, num_prompts: Sequence[int], shares: Seq
                     made = [list(results[number].token_ids) for number in range(num)]  # type: ignore[union-attr]
                 seconds = time.perf_counter() - started
                 yield {
-                    "step": f"{step}, {drafts.LONGEST} tokens" if step == "drafted" else step,
+                    "step": f"{step}, {drafts.MAX_ROWS} rows, {drafts.LONGEST} tokens" if step == "drafted" else step,
                     "prompts": num,
                     "wrong": share,
                     "seconds": round(seconds, 2),
@@ -282,6 +282,7 @@ def main() -> int:
     parser.add_argument("--prompts", default="64,1024")
     parser.add_argument("--drafts", default="0.03,0,1")
     parser.add_argument("--longest", type=int, default=drafts.LONGEST, help="Drafted tokens of a row in one step")
+    parser.add_argument("--rows", type=int, default=drafts.MAX_ROWS, help="Rows at once with drafts")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="Of the checkpoint that is asked for flips")
     parser.add_argument("--again", action="store_true", help="Run steps that are done once more")
     parser.add_argument("--limit-s", type=float, default=230)
@@ -292,7 +293,7 @@ def main() -> int:
     if options.only:
         prompts, shares = [int(num) for num in options.prompts.split(",")], [float(share) for share in options.drafts.split(",")]
         checkpoint = options.folder / f"chain-{options.kind}"
-        drafts.LONGEST = options.longest
+        drafts.LONGEST, drafts.MAX_ROWS = options.longest, options.rows
         rows = flips(max(prompts), options.dtype) if options.only == "flips" else measure(options.only, checkpoint, prompts, shares)
         for row in rows:
             print(row, flush=True)

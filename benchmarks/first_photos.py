@@ -77,6 +77,16 @@ def memory_speeds() -> Iterator[str]:
     yield speed("copied as bytes", lambda: [bytes(copies[0]) for _ in parts])
 
 
+def memory_by_threads() -> None:
+    """Print `memory_speeds` with as many threads as there are cores, and with fewer."""
+    import torch
+
+    for number in dict.fromkeys((torch.get_num_threads(), 16, 4, 1)):
+        torch.set_num_threads(number)
+        print(f"{number} threads of torch's, GB a second, four times each:")
+        print("\n".join(memory_speeds()), flush=True)
+
+
 def files_in_caches() -> set[str]:
     """Return the files of compiled kernels that there are."""
     return {str(path) for folder in CACHES for path in Path(folder).expanduser().rglob("*") if path.is_file()}
@@ -90,14 +100,14 @@ def batches(folder: Path, num_batches: int) -> Iterator[list[Any]]:
         yield requests[number * size : (number + 1) * size]
 
 
-def ask(folder: Path, samples: Path, num_batches: int) -> None:
+def ask(folder: Path, samples: Path, num_batches: int, *, eager: bool) -> None:
     """Start an engine and ask it."""
     from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
     from evalharness.backends.vllm.backend import VllmBackend
     from evalharness.engine.engine import Engine
 
     began = time.time()
-    options = VllmEngineOptions(max_model_len=MAX_MODEL_LEN)
+    options = VllmEngineOptions(max_model_len=MAX_MODEL_LEN, enforce_eager=eager or None)
     backend = VllmBackend(ModelLoadConfig(str(folder / "checkpoint-0")), VlmPreprocessOptions(), options)
     ready = time.time()
     facts = {name: value for name, value in backend.describe().items() if name in ("vllm", "warm_up_s", "max_num_seqs")}
@@ -133,11 +143,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--photos", type=int, default=384, help="Photos in each batch (default: 384)")
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="Variables of the environment")
+    parser.add_argument("--eager", action="store_true", help="Start without compilation: sooner, and the photos' way is the same")
+    parser.add_argument("--memory", action="store_true", help="Only print memory speeds, by torch's threads; starts no engine")
     parser.add_argument("--asking", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     folder = arguments.folder.resolve() / arguments.kind
+    if arguments.memory:
+        memory_by_threads()
+        return
     if arguments.asking is not None:
-        ask(folder, arguments.asking, arguments.batches)
+        ask(folder, arguments.asking, arguments.batches, eager=arguments.eager)
         return
     folder.mkdir(parents=True, exist_ok=True)
     prepare(folder, KINDS[arguments.kind], arguments.photos * arguments.batches, 1)
@@ -148,6 +163,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         **dict(pair.partition("=")[::2] for pair in arguments.set),
     }
     own = [str(arguments.folder), "--kind", arguments.kind, "--batches", str(arguments.batches), "--asking", str(samples)]
+    own += ["--eager"] if arguments.eager else []
     raise SystemExit(subprocess.run([sys.executable, "-m", "benchmarks.first_photos", *own], env=environment, check=False).returncode)
 
 

@@ -1,6 +1,6 @@
 """Measures what a verdict costs: seconds and GPU-seconds from a checkpoint to "regressed" or "harmless", each lever alone and all together.
 
-    python -m benchmarks.verdict FOLDER --kind text-4b                       on a GPU: what fits into --limit-s; again: the rest
+    python -m benchmarks.verdict FOLDER --kind text-4b --gpus 0,1,2,3        on GPUs: what fits into --limit-s; again: the rest
     python -m benchmarks.verdict FOLDER --kind text-small --cases 600        the same on a CPU, with a tiny model
     python -m benchmarks.verdict FOLDER --kind shipped                       on a CPU: pairs of the shipped checkpoints, Stage-A photos
     python -m benchmarks.verdict FOLDER --kind text-4b table                 the table alone
@@ -23,9 +23,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
+from queue import Queue
+from threading import Lock
 from typing import Any
 
 from benchmarks.gpu_scaling import KINDS, prepare, raw
@@ -41,9 +44,9 @@ LEVERS: dict[str, tuple[str, ...]] = {
     "certain": ("--until-certain",),
     "drafts": ("--draft-from", "{base}"),
     "tune": ("--tune",),
-    "rows": ("--engine-option", "max_num_seqs=256"),
-    "certain + rows": ("--until-certain", "--engine-option", "max_num_seqs=256"),
-    "all": ("--until-certain", "--draft-from", "{base}", "--engine-option", "max_num_seqs=256"),
+    "rows": ("--engine-option", "max_num_seqs={rows}"),
+    "certain + rows": ("--until-certain", "--engine-option", "max_num_seqs={rows}"),
+    "all": ("--until-certain", "--draft-from", "{base}", "--engine-option", "max_num_seqs={rows}"),
 }
 """`--tune` is not among all: rows are bounded there, for the sake of the first verdict and of drafts."""
 
@@ -84,10 +87,11 @@ def _field(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
 
 
-def run_way(folder: Path, kind: str, way: Way, more: Sequence[str]) -> dict[str, Any]:
-    """Run pytest, and return the seconds of it, what was asked and what came of it."""
+def run_way(folder: Path, kind: str, way: Way, more: Sequence[str], card: str | None = None) -> dict[str, Any]:
+    """Run pytest on a GPU, and return the seconds of it, what was asked and what came of it."""
     base = folder / "runs" / Way("base", base=way.base).name
-    options = [option.format(base=base) for option in LEVERS.get(way.lever, ())]
+    rows = 32 if kind == "shipped" else 256  # of 182 photos the default runs all at once
+    options = [option.format(base=base, rows=rows) for option in LEVERS.get(way.lever, ())]
     if kind == "shipped":
         module, model = SHIPPED_EVAL, CHECKPOINTS / (way.candidate or way.base)
         options += ["--dtype", "float32"]
@@ -100,7 +104,7 @@ def run_way(folder: Path, kind: str, way: Way, more: Sequence[str]) -> dict[str,
     command = [sys.executable, "-m", "pytest", str(module), "-q", "-p", "no:cacheprovider", "--backend", "vllm", "--model", str(model)]
     command += ["--report-dir", str(run_dir.parent), "--run-id", run_dir.name, *options, *more]
     started = time.perf_counter()
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "VERDICT_DROP": str(way.drop)})
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env={**_on(card), "VERDICT_DROP": str(way.drop)})
     wall_s = time.perf_counter() - started
     if not (run_dir / "run.json").exists() or done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}")
@@ -150,7 +154,7 @@ def raw_shipped(name: str) -> dict[str, Any]:
         prompts = []
         for request in asked:
             messages: Any = list(request.messages)
-            text = backend.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            text = backend.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, enable_thinking=False)
             parts = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
             paths = [part["image"] for part in parts if part["type"] == "image"]
             images = [ImageOps.exif_transpose(Image.open(path)).convert("RGB") for path in paths]
@@ -213,6 +217,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cases", type=int, default=6144, help="Chats of the full set (default: 6144)")
     parser.add_argument("--limit-s", type=float, default=230, help="Start nothing that would end later (default: 230)")
     parser.add_argument("--only", nargs="+", default=[], help="Levers to run, such as certain all (default: every one)")
+    parser.add_argument("--gpus", default="", help="GPUs to run steps on side by side, such as 0,1,2,3 (default: one step at a time)")
+    parser.add_argument("--raw-s", type=float, help="Seconds of LLM.generate on the full set, where they were measured on this host before")
     parser.add_argument("--raw-of", help=argparse.SUPPRESS)
     parser.add_argument("--pytest", default="", help="More options for pytest, in one string")
     given = parser.parse_intermixed_args(argv)
@@ -225,37 +231,66 @@ def main(argv: Sequence[str] | None = None) -> None:
     if "run" in given.steps:
         if given.kind != "shipped" and not (folder / "prompts.jsonl").exists():
             prepare(folder, KINDS[given.kind], given.cases, 1)
-        longest = 60.0
-        for name, action in _steps(folder, given):
-            if name in results(folder):
-                continue
-            if time.monotonic() - started + longest > given.limit_s:
-                print("left for another call: the same command again", flush=True)
-                break
-            begun = time.monotonic()
-            note(folder, name, action())
-            longest = max(longest, time.monotonic() - begun)
+        if given.raw_s is not None and "raw" not in results(folder):
+            call = {"seconds": given.raw_s, "num_tokens": 128 * given.cases}
+            note(folder, "raw", {"calls": [call], "load_s": 0.0, "wall_s": given.raw_s, "card": "this host, earlier"})
+        run_steps(folder, given, started)
     table(folder, given.kind)
 
 
-def _steps(folder: Path, given: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """Yield name and action of each step."""
+def run_steps(folder: Path, given: argparse.Namespace, started: float) -> None:
+    """Run what is missing, a step on each GPU at a time; steps that need the baseline after it."""
+    cards: Queue[str | None] = Queue()
+    for name in given.gpus.split(",") if given.gpus else [None]:
+        cards.put(name)
+    writing = Lock()
 
-    def raw_step(name: str) -> dict[str, Any]:
+    def run(name: str, action: Callable[[str | None], dict[str, Any]]) -> None:
+        card = cards.get()
+        try:
+            if time.monotonic() - started + (_LONG_S if name.startswith(("raw", "base", "whole")) else _SHORT_S) > given.limit_s:
+                print(f"{name} is left for another call: the same command again", flush=True)
+                return
+            values = action(card)
+            with writing:
+                note(folder, name, values)
+        finally:
+            cards.put(card)
+
+    steps = [(name, action) for name, action in _steps(folder, given) if name not in results(folder)]
+    for is_first in (True, False):
+        with ThreadPoolExecutor(cards.qsize()) as pool:
+            of_stage = [step for step in steps if step[0].startswith(("raw", "base")) == is_first]
+            for done in [pool.submit(run, *step) for step in of_stage]:
+                done.result()
+
+
+_LONG_S, _SHORT_S = 140.0, 90.0
+"""What a step of all cases, and one that stops early, may take."""
+
+
+def _on(card: str | None) -> dict[str, str]:
+    return {**os.environ, **({} if card is None else {"CUDA_VISIBLE_DEVICES": card})}
+
+
+def _steps(folder: Path, given: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    """Yield name and action of each step; the action takes the GPU that it has to itself."""
+
+    def raw_step(name: str, card: str | None) -> dict[str, Any]:
         """In a process of its own, which gives the card back."""
         command = [sys.executable, "-m", "benchmarks.verdict", str(given.folder), "--kind", given.kind, "--raw-of", name]
         started = time.perf_counter()
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=_on(card))
         if done.returncode:
             raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         return {**json.loads((folder / "raw.json").read_text("ascii")), "wall_s": time.perf_counter() - started}
 
     names = dict.fromkeys(candidate for _, candidate in SHIPPED) if given.kind == "shipped" else [""]
     for name in names:
-        yield f"raw {name}".strip(), lambda name=name: raw_step(name)
+        yield f"raw {name}".strip(), lambda card, name=name: raw_step(name, card)
     for way in ways(given.kind):
         if way.lever == "base" or not given.only or way.lever in given.only:
-            yield way.name, lambda way=way: run_way(folder, given.kind, way, given.pytest.split())
+            yield way.name, lambda card, way=way: run_way(folder, given.kind, way, given.pytest.split(), card)
 
 
 if __name__ == "__main__":

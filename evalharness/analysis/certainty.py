@@ -8,6 +8,7 @@ Knows nothing about pytest; loads numpy.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -190,11 +191,10 @@ class PairedTest:
         """Return each metric as it is known now, the one that could have lost most first."""
         limits: list[tuple[float, Limits]] = []
         for metric, scores in zip(self._metrics, self._scores(), strict=True):
-            found = (
-                estimate(self._drawn, scores),
-                least_difference(self._drawn, scores, HARMLESS_LEVEL),
-                greatest_difference(self._drawn, scores, REGRESSED_LEVEL),
-            )
+            least = least_difference(self._drawn, scores, HARMLESS_LEVEL)
+            greatest = greatest_difference(self._drawn, scores, REGRESSED_LEVEL)
+            difference = estimate(self._drawn, scores)
+            found = (difference if math.isfinite(difference) else (least + greatest) / 2, least, greatest)
             ends = (-found[0], -found[2], -found[1]) if metric.is_lower_better else found
             difference, low, high = (round(end, _DIGITS) + 0.0 for end in ends)  # of -0.0 it makes 0.0
             base = metric.goodness(fmean(metric.base.values()))

@@ -125,9 +125,10 @@ def judged_by_limits(gate: Gate, base: Side | str, run: RunFile, rows: Sequence[
     }
     if limits is None:
         return verdict
-    about, *ends = limits
-    between = f"{gate.metric} of all cases is within {number_text(ends[0])} … {number_text(ends[1])}"
-    is_held = {gate.holds(end) for end in ends}
+    about, low, high = limits
+    between = f"{gate.metric} of all cases is within {number_text(low)} … {number_text(high)}"
+    within = (gate.threshold,) if low < gate.threshold < high else ()  # == may hold there alone
+    is_held = {gate.holds(value) for value in (low, high, *within)}
     if len(is_held) > 1:
         return {**verdict, "reason": f"not judged: {which}; {between}"}
     passed = is_held == {True}

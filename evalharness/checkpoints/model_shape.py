@@ -93,17 +93,20 @@ class ModelShape:
         if not fits or not isinstance(known.get("dtype"), str):
             raise UnknownShape("its record is damaged")
         try:
-            return cls(**known)
+            shape = cls(**known)
         except TypeError:
             raise UnknownShape("its record is of another version") from None
+        if shape.merge < 1 or shape.experts_per_token > shape.num_experts:
+            raise UnknownShape("its record is damaged")
+        return shape
 
 
 def shape_at(path: str | Path, dtype: str, *, kv_dtype: str | None = None) -> ModelShape:
     """Return the shape of a checkpoint's folder that runs in this dtype; `UnknownShape` where it cannot be told."""
     if gguf_file_of(path) is not None:
         raise UnknownShape("a GGUF file's layers are packed")
-    if Path(path).is_file():
-        raise UnknownShape("it is a file, no checkpoint's folder")
+    if not Path(path).is_dir():
+        raise UnknownShape("it has no config.json")
     try:
         config = read_json(Path(path) / "config.json")
         heads = {} if config is None else find_weights(Path(path), allow_pickle=True).heads

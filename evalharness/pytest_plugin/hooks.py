@@ -310,7 +310,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if num_workers:
             check_expressions(config)
         run, resumed, lock = _options(config)
-        run, drafts = _drafts(config, run)
+        run, drafts = _drafts(config, run, is_resumed=resumed is not None)
         plan_cards(config, run, num_workers)
         worker, cards = ("controller", None) if num_workers else ("main", take_cards(config))
         state = _session(RunContext(run, config.rootpath, worker, num_workers, resumed, cards))
@@ -368,10 +368,10 @@ def _options(config: pytest.Config) -> tuple[RunConfig, Resumption | None, RunLo
         raise pytest.UsageError(redactor().text(str(error))) from error
 
 
-def _drafts(config: pytest.Config, run: RunConfig) -> tuple[RunConfig, DraftFacts | None]:
+def _drafts(config: pytest.Config, run: RunConfig, *, is_resumed: bool) -> tuple[RunConfig, DraftFacts | None]:
     """Return the run with where its drafts come from, the same for all workers, and what run.json says of it."""
     try:
-        return (run, None) if runs_nothing(config) else resolve_drafts(run)
+        return (run, None) if runs_nothing(config) else resolve_drafts(run, is_resumed=is_resumed)
     except EvalHarnessError as error:
         raise pytest.UsageError(redactor().text(str(error))) from error
 
@@ -386,7 +386,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
     """Take all of a Ray cluster where -n does not say how much of it; before xdist reads -n."""
     says_nothing = getattr(config.option, "numprocesses", 0) is None and not (config.option.help or runs_nothing(config))
     is_worker = hasattr(config, "workerinput")
-    if says_nothing and not is_worker and will_collect_evals(config) and resolve_run_config(config).executor == "ray":
+    if says_nothing and not is_worker and resolve_run_config(config).executor == "ray" and will_collect_evals(config):
         config.option.numprocesses = "auto"
     return (yield)
 

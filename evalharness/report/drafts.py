@@ -32,6 +32,6 @@ def draft_lines(run: RunFile) -> Iterator[str]:
         seconds, made = when_finite(entry.get("generation_s")), when_finite(entry.get("num_completion_tokens"))
         before = when_finite(facts.get("rate_without"))
         rounds = "" if dtypes.get(text_of(entry.get("engine"))) == "float32" else _ROUNDS
-        than = f"; {made / seconds:,.0f} tokens/s a worker, {before:,.0f} in that run without" if seconds and made and before else ""
+        than = f"; {made / seconds:,.0f} tokens/s a worker, {before:,.0f} without in an earlier run" if seconds and made and before else ""
         parts = [f"{found:,.0f} of {answers:,.0f} answers had one", rate, *([change] if saved_s else [])]
         yield terminal_text(f"drafts from {source} on {text_of(entry.get('engine'))}: {'; '.join(parts)}{than}{rounds}", 500)

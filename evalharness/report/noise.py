@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evalharness.analysis.comparison.compare import Comparison, MetricChange
 from evalharness.analysis.noise import ANSWER
 from evalharness.report.text import number_text, one_line, plural, when_finite
 from evalharness.runs.schema import GateVerdict, NoiseEntry, RunFile, entries_of, items_of, mapping, text_of
+
+if TYPE_CHECKING:  # loads scipy, which most runs do without
+    from evalharness.analysis.comparison.compare import Comparison, MetricChange
 
 HEADERS = ["eval", "test", "engine", "score", "flips", "95 % interval", "noise floor", "cases", "first cases that flip"]
 NUM_TEXT_COLUMNS = 4

@@ -18,6 +18,8 @@ from evalharness.runs.journal import journals_of
 
 _KINDS = (b'{"kind":"generation",', b'{"kind":"step",')
 _GENERATION = b',"generation":'
+_MOST_ENGINES = 100
+"""That are asked for an answer which an engine has not; a stranger's journal may name a million."""
 
 
 class RecordedAnswers:
@@ -29,7 +31,7 @@ class RecordedAnswers:
         engines: dict[str, None] = {}
         self._run_dir = run_dir
         self._paths = journals_of(run_dir)
-        keys, files, offsets, sizes = array("Q"), array("H"), array("Q"), array("I")
+        keys, files, offsets, sizes = array("Q"), array("I"), array("Q"), array("I")
         for number, path in enumerate(self._paths):
             try:
                 with open_for_reading(path, run_dir) as file:
@@ -43,12 +45,12 @@ class RecordedAnswers:
                         offset += len(raw)
             except OSError as error:
                 raise RecordError(f"{path} cannot be read for drafts: {error.strerror}") from error
-        self._engines = tuple(reversed(engines))
+        self._engines = tuple(reversed(engines))[:_MOST_ENGINES]
         # Of several with one key the last counts: an answer that was made again.
         order = np.argsort(np.frombuffer(keys, np.uint64), kind="stable") if keys else np.zeros(0, np.int64)
         self._keys, self._files, self._offsets, self._sizes = (
             np.frombuffer(values, kind)[order] if len(values) else np.zeros(0, kind)
-            for values, kind in ((keys, np.uint64), (files, np.uint16), (offsets, np.uint64), (sizes, np.uint32))
+            for values, kind in ((keys, np.uint64), (files, np.uint32), (offsets, np.uint64), (sizes, np.uint32))
         )
 
     def __len__(self) -> int:
@@ -72,7 +74,7 @@ class RecordedAnswers:
                 file.seek(int(self._offsets[index]))
                 made = json.loads(file.read(int(self._sizes[index])))["generation"]
             return ids_of(made)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # removed or damaged meanwhile: then there is no draft
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # damaged, or removed meanwhile: no draft
             return []
 
 
@@ -94,7 +96,7 @@ def _key_of(raw: bytes, engines: dict[str, None]) -> int:
         key = _key(values["engine"], values["eval"], values["case_id"], place)
         engines.setdefault(values["engine"])
         return key
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return 0
 
 

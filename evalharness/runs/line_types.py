@@ -81,6 +81,7 @@ _NUMBER = _of(int, float, check=lambda value: abs(value) <= _MAX_COUNT)
 _COUNT = _of(int, check=lambda value: 0 <= value <= _MAX_COUNT)
 _SAMPLE = _of(int, check=lambda value: 0 <= value < _NUM_SAMPLES)
 _SCORES = _object_of(_of(bool, int, float, check=_is_finite))
+_SUMS = _object_of(_of(int, float, check=lambda value: 0 <= value < 1e100))  # the sum of many is still a number
 # No call for each token: it would take as long as reading them.
 _TOKEN_IDS = _of(list, check=lambda ids: {int}.issuperset(map(type, ids)) and (not ids or (min(ids) >= 0 and max(ids) <= _MAX_COUNT)))
 
@@ -149,9 +150,7 @@ _KINDS: Mapping[str, _Shape] = {
     "collected": _Shape({}, {"engines": _list_of(_SPEC), "nodeids": _list_of(_TEXT)}),
     "problem": _Shape({"problem": _TEXT}),
     "unit_start": _Shape({}, {"ahead": _FLAG}),
-    "unit": _Shape(
-        {"engine": _TEXT, "eval": _TEXT, "generation_s": _NUMBER}, {"ended_s": _NUMBER, "num_outcomes": _COUNT, "work": _SCORES}
-    ),
+    "unit": _Shape({"engine": _TEXT, "eval": _TEXT, "generation_s": _NUMBER}, {"ended_s": _NUMBER, "num_outcomes": _COUNT, "work": _SUMS}),
 }
 _UNKNOWN = _Shape({})
 

@@ -29,7 +29,7 @@ def parts_of_evals(evals: Iterable[EvalLine], rows: Sequence[Row]) -> list[PartO
     for entry in evals:
         name, of_tests, of_cases = entry["name"], entry.get("num_all_tests", 0), entry.get("num_all_cases", 0)
         if name in left_out:
-            num = min(count for (other, _), count in num_asked.items() if other == name)
+            num = min((count for (other, _), count in num_asked.items() if other == name), default=0)
             part: PartOfEval = {"eval": name, "what": "cases", "num": num, "of": of_cases, "until_certain": True}
             parts.append(part if num_cases[name] >= of_cases else {**part, "drawn_from": num_cases[name]})
         elif num_cases[name] < of_cases:

@@ -538,7 +538,7 @@ class DraftFacts(TypedDict):
     run: str | None
     """None for this run's own answers."""
     rate_without: float | None
-    """Tokens of answers per second of a worker in that run, if it had no drafts."""
+    """Tokens of answers per second of a worker on engines of this run's backends: in that run, or if it had drafts in the one before."""
     why_off: str
 
 

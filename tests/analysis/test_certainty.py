@@ -128,6 +128,16 @@ class TestProof:
         assert about == 0.9  # the baseline's mean and the difference, not the middle of the limits
         assert test.mean_limits("other") is None
 
+    def test_limits_are_numbers_where_no_case_of_the_edge_or_none_with_a_score_is_known(self) -> None:
+        places = [Place(f"c{place}", None, int(place >= 97)) for place in range(100)]
+        test = paired(sheet(rare=[None] * 60 + [1.0] * 40, right=[1.0] * 100), places, only=("rare", "right"))
+        for place in range(60):
+            test.note(f"c{place}", {"right": 0.0})
+        assert test.proof().claim == "regressed"
+        limits = {each.metric: each for each in test.limits()}
+        assert limits["right"].difference == -1.0
+        assert limits["rare"].low <= limits["rare"].difference <= limits["rare"].high
+
 
 class TestOrder:
     CASES: ClassVar = [(f"c{place}", f"g{place // 2}") for place in range(1200)]

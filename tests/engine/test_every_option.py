@@ -62,6 +62,7 @@ LOADING: dict[str, Any] = {
     "vllm.batch_invariant": True,
     "vllm.extra": (("max_num_seqs", 3),),
     "vllm.tune": True,
+    "vllm.drafts": True,
     "server.server": "openai",
     "server.base_url": "http://x",
     "server.served_model": "m",

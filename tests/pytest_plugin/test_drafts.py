@@ -81,12 +81,16 @@ def test_the_second_checkpoint_of_a_run_takes_drafts_from_the_first(project: Pro
 def earlier(folder: Path, *throughput: dict[str, Any], name: str = "earlier") -> Path:
     run_dir = folder / name
     (run_dir / "journal").mkdir(parents=True)
-    (run_dir / "run.json").write_text(json.dumps({"run_id": name, "finished_at": "2026-01-01T00:00:00Z", "throughput": list(throughput)}))
+    (run_dir / "run.json").write_text(
+        json.dumps(
+            {"run_id": name, "finished_at": "2026-01-01T00:00:00Z", "throughput": list(throughput), "drafts": {"rate_without": 300.0}}
+        )
+    )
     return run_dir
 
 
 def config(folder: Path, **given: Any) -> Any:
-    return resolve({"report_dir": str(folder), **given}, {}, folder)
+    return resolve({"report_dir": str(folder), "backend": ["vllm"], "model": ["x"], **given}, {}, folder)
 
 
 MADE = {"engine": "vllm:a", "num_generations": 10, "num_completion_tokens": 1000, "generation_s": 4.0}
@@ -120,13 +124,33 @@ def test_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None:
         resolve_drafts(config(tmp_path, draft_from="gone"))
 
 
+@pytest.mark.engine
+def test_a_resumed_run_goes_on_without_the_run_that_its_drafts_came_from(project: Project, hf_text_checkpoint: Path) -> None:
+    (hf_text_checkpoint / "chat_template.jinja").write_text(TEMPLATE)
+    before = run(project, hf_text_checkpoint, "before")
+    halt = "import pytest\ndef pytest_runtest_logfinish(nodeid):\n    pytest.exit('enough')\n"
+    (project.root / "conftest.py").write_text(halt)
+    assert run(project, hf_text_checkpoint, "after", "--draft-from=latest").facts["interrupted"] == "enough"
+    (project.root / "conftest.py").unlink()
+    expected = answers(before)
+    shutil.rmtree(before.run_dir)
+    resume = (f"--model={hf_text_checkpoint}", "--resume", "after")
+    with one_thread():
+        found = project.run_inline(*resume, backend=None)
+    assert found.exit_code == 0, found.output
+    assert answers(found) == expected
+    with one_thread():
+        given = project.run_inline(*resume, "--draft-from=none", backend=None)
+    assert given.exit_code == 0, given.output
+
+
 @pytest.mark.parametrize(
     ("made", "why"),
     [
         ({**MADE, "num_completion_tokens": 80}, "its answers have 8.0 tokens on average, too few for drafts to pay"),
-        ({**MADE, "drafts": {"num_tokens": 900, "num_row_steps": 600}}, "drafts brought it 1.5 tokens a step, too few to pay"),
+        ({**MADE, "drafts": {"num_tokens": 900}}, "drafts brought it 250 tokens/s a worker, where there were 300 without"),
     ],
-    ids=["short", "few-taken"],
+    ids=["short", "slower"],
 )
 def test_drafts_are_off_where_they_would_not_pay(tmp_path: Path, made: dict[str, Any], why: str) -> None:
     earlier(tmp_path, made)
@@ -151,9 +175,9 @@ def test_a_report_says_what_drafts_brought() -> None:
     (line,) = draft_lines(facts)
     assert line == (
         "drafts from run A on vllm:a: 9 of 10 answers had one; 75% of 800 drafted tokens were the model's own, 3.0 tokens a step; "
-        "about 2.5 s saved against this engine's own steps without drafts; 250 tokens/s a worker, 100 in that run without"
+        "about 2.5 s saved against this engine's own steps without drafts; 250 tokens/s a worker, 100 without in an earlier run"
         "; not in float32, so near-ties may fall otherwise than without"
     )
     facts["engines"] = [{"id": "vllm:a", "settings": {"dtype": "float32"}}]
-    assert next(draft_lines(facts)).endswith("100 in that run without")
+    assert next(draft_lines(facts)).endswith("100 without in an earlier run")
     assert [*draft_lines({})] == []

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from evalharness.config import resolve
+from evalharness.pytest_plugin.execution.until_certain import UntilCertain, recorded_edges
+from evalharness.pytest_plugin.run_context import RunContext
 from tests.pytest_plugin.project import HEADER, MODES, Project, Run
 
 NUM_CASES = 240
@@ -202,3 +205,10 @@ class TestWrongUse:
     def test_is_refused_before_anything_runs(self, project: Project, options: tuple[str, ...], problem: str) -> None:
         refused = run(project, RIGHT, "refused", *options)
         assert (refused.exit_code, problem in refused.output) == (4, True), refused.output
+
+
+def test_the_edge_of_a_recorded_run_is_what_it_was(tmp_path: Path) -> None:
+    lines: Any = [{"name": "a", "cases": {"x": {"stratum": 1}, "y": {"group": None}}}]
+    run_config = resolve({"until_certain": 0.1, "baseline": "none-there"}, {}, tmp_path)
+    certain = UntilCertain(RunContext(run_config, tmp_path, "main"), recorded_edges(lines))
+    assert certain.edges == {"a": ["x"]}

@@ -273,6 +273,17 @@ def test_cached_answers_are_of_one_version_of_each_library(tmp_path: Path, monke
     assert after["versions"].keys() >= {"evalharness", "peft", "pillow", "tokenizers"}
 
 
+def test_cached_answers_say_nothing_of_options_that_are_off(tmp_path: Path) -> None:
+    engine: Any = FakeEngine()
+    off, drafted, invariant = (
+        engine_loading.cache_identity(spec("a"), resolve(given, {}, tmp_path), engine)
+        for given in ({}, {"draft_from": "latest"}, {"batch_invariant": True})
+    )
+    assert set(drafted) - set(off) == {"drafts"}
+    assert set(invariant) - set(off) == {"batch_invariant"}
+    assert "batch_invariant" not in off["options"]
+
+
 def _weight(name: str, num_rows: int, num_columns: int) -> bytes:
     size = 4 * num_rows * num_columns
     head = json.dumps({name: {"dtype": "F32", "shape": [num_rows, num_columns], "data_offsets": [0, size]}}).encode()

@@ -136,3 +136,9 @@ def test_importing_the_package_and_its_text_functions_is_cheap() -> None:
     script = "import sys, evalharness.report, evalharness.report.text, evalharness.runs.run_file; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", f"import json; {script}"], check=True, capture_output=True, text=True, timeout=300)
     assert not {"numpy", "tabulate", "torch", "pytest"} & set(json.loads(done.stdout))
+
+
+def test_reports_of_a_run_without_groups_load_no_scipy() -> None:
+    script = "import sys, evalharness.pytest_plugin.finish, evalharness.report.terminal; print('scipy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "False\n"

@@ -57,7 +57,9 @@ def test_of_answers_made_again_the_last_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["", '{"kind":"generation","engine":1}\n', '{"kind":"generation",\n', "\x00\xff\n"], ids=["none", "types", "torn", "noise"]
+    "damage",
+    ["", '{"kind":"generation","engine":1}\n', '{"kind":"generation",\n', "\x00\xff\n", f'{{"kind":"generation","a":{"[" * 200_000}\n'],
+    ids=["none", "types", "torn", "noise", "deep"],
 )
 def test_damaged_lines_are_no_drafts(tmp_path: Path, damage: str) -> None:
     run = run_of(tmp_path, main=damage + line("a", "one", [1]) + '{"kind":"generation","engine":"a","eval":"e"')
@@ -89,3 +91,9 @@ def test_a_journal_that_is_gone_meanwhile_gives_none(tmp_path: Path) -> None:
 )
 def test_ids_of_a_generation(made: dict[str, Any], ids: list[int]) -> None:
     assert ids_of(made) == ids
+
+
+@pytest.mark.parametrize("made", ["[1]", '"text"', "1", "null"])
+def test_what_is_no_generation_is_no_draft(tmp_path: Path, made: str) -> None:
+    run = run_of(tmp_path, main=line("a", "one", [1]).replace('{"text"', f'{made},"x":{{"text"'))
+    assert RecordedAnswers(run).find("a", "e", "one", (0,)) == []

@@ -35,3 +35,13 @@ def test_what_engines_give_is_read(generation: dict[str, Any]) -> None:
 def test_what_no_engine_gives_is_refused(generation: dict[str, Any]) -> None:
     with pytest.raises(RecordError, match=r"main.jsonl:1 is a generation line with a wrong 'generation'"):
         check_line(line(**generation))
+
+
+@pytest.mark.parametrize("number", [1e308, -1.0, float("nan"), True, "1"])
+def test_work_that_could_not_be_summed_is_refused(number: object) -> None:
+    def unit(work: Any) -> Line:
+        return Line({"kind": "unit", "engine": "e", "eval": "a", "generation_s": 1.0, "work": work}, b"", Path("main.jsonl"), 0, 1)
+
+    check_line(unit({"num_steps": 7.0, "sum_patch_squares": 1e18}))
+    with pytest.raises(RecordError, match="is a unit line with a wrong 'work'"):
+        check_line(unit({"num_steps": number}))

@@ -50,6 +50,11 @@ def test_cases_that_were_selected_before_are_what_was_drawn_from() -> None:
     assert how_drawn({"partial": [part]}) == {"e": "drawn at random from 2 that were selected"}
 
 
+def test_of_an_eval_may_be_nothing_left_but_what_was_left_out() -> None:
+    (part,) = parts_of_evals([LINE], [row("a", problem=f"{NOT_ASKED}decided")])
+    assert part["num"] == 0
+
+
 def test_a_test_that_skips_itself_is_in_the_run() -> None:
     assert parts_of_evals([LINE], [row(name, problem="no photo") for name in "abcd"]) == []
     assert stopped_evals({"partial": [{"eval": "e", "what": "cases", "num": 1, "of": 4}]}) == []

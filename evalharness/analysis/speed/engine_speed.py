@@ -265,4 +265,5 @@ def _positive(value: object) -> float | None:
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:
-    return part / whole if part is not None and whole else None
+    ratio = part / whole if part is not None and whole else None
+    return ratio if ratio is not None and math.isfinite(ratio) else None

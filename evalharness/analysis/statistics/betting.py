@@ -214,12 +214,15 @@ def _first(holds: Any) -> float:
 
 
 def estimate(drawn: Drawn, scores: Scores) -> float:
-    """Return the mean difference over all cases, each stratum by its share of them; NaN if one has none known."""
-    num, found, total = len(scores), 0.0, float(scores.sizes.sum())
+    """Return the mean difference over all cases, each stratum by its share of them; one that has none known counts as the others do.
+
+    NaN if no case is known.
+    """
+    num, found, total = len(scores), 0.0, 0.0
     for stratum in range(len(drawn.rates)):
         is_of = drawn.strata == stratum
         size, known = float(scores.sizes[is_of].sum()), float(scores.sizes[:num][is_of[:num]].sum())
-        if size:
-            middle = (scores.low + scores.high)[is_of[:num]].sum() / 2
-            found += size / total * (float(middle) / known if known else math.nan)
-    return found
+        if known:
+            found += size * float((scores.low + scores.high)[is_of[:num]].sum() / 2) / known
+            total += size
+    return found / total if total else math.nan

@@ -113,12 +113,14 @@ class _Drafted:
     def __init__(self, rows: Sequence[Row], runner: BatchRunner, drafts: HfDrafts) -> None:
         self._runner, self._drafts = runner, drafts
         self._model, self._device = runner.model, runner.model.device
+        vocab_size = int(runner.model.config.get_text_config().vocab_size)
         self.going = [_Going(row, next(drafts.names), runner.tokenizer) for row in rows]
         for going in self.going:
             prompt = going.row.prompt
-            drafts.drafter.begin(going.name, going.row.token_ids, prompt.draft_ids, frozenset(prompt.plan.stop_token_ids))
+            fits = max(prompt.draft_ids, default=0) < vocab_size  # another tokenizer's ids may not
+            draft = prompt.draft_ids if fits else ()
+            drafts.drafter.begin(going.name, going.row.token_ids, draft, frozenset(prompt.plan.stop_token_ids))
         self._cache = plain_cache(runner.model)
-        vocab_size = int(runner.model.config.get_text_config().vocab_size)
         self._most = max(1, MAX_SCORES.get(self._device.type, 2**26) // (len(rows) * vocab_size) - 1)
 
     @property

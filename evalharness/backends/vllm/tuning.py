@@ -181,7 +181,8 @@ class RowTuning:
         tuner = RowTuner(self._most)
         if type(rows) is not int or not 0 < rows <= self._most or not isinstance(rates, dict):
             return tuner
-        known = {int(count): rate for count, rate in rates.items() if count.isdecimal() and isinstance(rate, (int, float))}
+        known = {int(count): float(rate) for count, rate in rates.items() if count.isdecimal() and type(rate) is int and rate > 0}
+        known = {count: rate for count, rate in known.items() if 0 < count <= self._most}
         if found.get("how") == "measuring":
             tuner.resume(known)
             return tuner

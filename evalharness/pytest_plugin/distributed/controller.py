@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,8 @@ class Controller:
         """The workers, where they are in a Ray cluster."""
         self._early: dict[str, Any] = {}
         """What workers said of their progress before the run had begun."""
-        self._orders: list[Any] = []
-        """What workers said of the order of cases, with --until-certain; the same from each."""
+        self._order: Any = None
+        """What the first worker said of the order of cases, with --until-certain: all say the same."""
         self._decided: list[dict[str, str]] = []
         """Evals, each on an engine, that need no more cases."""
 
@@ -74,13 +75,12 @@ class Controller:
         """Give each worker the resolved options and the engines, so that all workers run the same."""
         context, name = self._state.context, node.gateway.id
         take_ambiguous = lambda values: self._state.registry.ambiguous_node_ids.update(values["nodeids"])  # noqa: E731
-        take_order = lambda values: self._orders.append(values["evals"])  # noqa: E731
         elsewhere: dict[str, Any] = {} if self._ray is None else self._ray.configure(node)
         on_events(
             node,
             {
                 AMBIGUOUS: take_ambiguous,
-                ORDER: take_order,
+                ORDER: lambda values: self._take_order(values["evals"]),
                 PROGRESS: lambda values: self._take(name, values),
                 SIGNS: lambda values: None if self._watch is None else self._watch.note(name, **values),
             },
@@ -103,6 +103,10 @@ class Controller:
             **elsewhere,
             "has_heartbeat": bool(node.gateway.spec.popen and context.run.hang_timeout),
         }
+
+    def _take_order(self, evals: Any) -> None:
+        if self._order is None:
+            self._order = evals
 
     def _take(self, name: str, values: Any) -> None:
         progress = self._config.stash[REPORTING].progress
@@ -205,9 +209,9 @@ class Controller:
     def _note_ended(self, ended: Ended) -> None:
         """Note for --until-certain how a test ended, and tell all workers if its eval is now decided."""
         certain, plan = self._state.registry.certain, self._state.execution.plan
-        if self._orders:
-            certain.expect(self._orders[0], plan.units)
-            self._orders.clear()
+        if self._order:
+            certain.expect(self._order, plan.units)
+            self._order = ()
         if certain.note(ended):
             self._decided.append({"engine": ended.engine, "path": ended.path})
             assert self._scheduler is not None
@@ -223,8 +227,9 @@ class Controller:
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
         """Begin the run when the first worker has collected."""
         config, state = self._config, self._state
-        for decided in self._decided:  # a replacement has not heard of it
-            node.sendcommand(LEAVE_OUT, **decided)
+        with suppress(OSError):  # it has just died
+            for decided in self._decided:  # a replacement has not heard of it
+                node.sendcommand(LEAVE_OUT, **decided)
         plan = state.execution.plan
         plan.units = state.registry.assign_units(ids)
         if state.context.resumed is not None:

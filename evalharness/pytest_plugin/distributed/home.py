@@ -186,7 +186,7 @@ class HomeFiles:
         """Let go of the files of a worker that has ended, by the name of its journal."""
         if (found := self._journals.pop(f"{journal}.jsonl", None)) is not None:
             found.close()
-        for name in [name for name in self._in_flight if name.startswith(f"{journal}.")]:
+        for name in [name for name in list(self._in_flight) if name.startswith(f"{journal}.")]:
             os.close(self._in_flight.pop(name))
 
 

@@ -157,8 +157,9 @@ class Cluster:
         while not self._is_closed.is_set():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return  # closed
+            except OSError:  # closed, or out of descriptors for now
+                self._is_closed.wait(_LOOK_S)
+                continue
             threading.Thread(target=self._welcome, args=(connection,), name="ray-arrival", daemon=True).start()
 
     def _welcome(self, connection: socket.socket) -> None:

@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 NONE = "none"
 SHORTEST = 16
 """Tokens of an answer, on average, from which drafts can pay: most of a shorter one's time goes into its prompt."""
-FEWEST_A_STEP = 2.0
-"""Tokens that a row must gain in a step. Without drafts vLLM plans a step while the one before runs: its steps take half as long."""
 
 
-def resolve_drafts(run: RunConfig) -> tuple[RunConfig, DraftFacts | None]:
+def resolve_drafts(run: RunConfig, *, is_resumed: bool = False) -> tuple[RunConfig, DraftFacts | None]:
     """Return the run with the path of the run that drafts come from, and what run.json says of it; `ConfigError` for no such run.
 
-    `latest` stays where no run is complete: drafts then come from this run's own answers.
+    `latest` stays where no run is complete: drafts then come from this run's own answers. A resumed run goes on without drafts where the
+    run that it took them from is gone.
     """
     asked = run.draft_from
     if asked is None or asked == NONE:
@@ -35,37 +34,36 @@ def resolve_drafts(run: RunConfig) -> tuple[RunConfig, DraftFacts | None]:
     try:
         path = find_latest(asked, Path(run.report_dir), whole=True) if is_latest(asked) else _named(asked, Path(run.report_dir))
     except RecordError as error:
+        if is_resumed and not is_latest(asked):
+            return replace(run, draft_from=NONE), {**facts, "run": Path(asked).name, "why_off": "it is not there any more"}
         if not is_latest(asked):
             raise ConfigError(f"--draft-from {asked}: {error}") from error
         return replace(run, draft_from="latest"), facts
     earlier = read_run(path)
     facts["run"] = str(earlier.get("run_id") or path.name)
     entries = entries_of(earlier.get("throughput"))
-    facts["rate_without"] = rate_without_drafts(entries)
-    facts["why_off"] = _why_off(entries)
+    alike = [entry for entry in entries if text_of(entry.get("engine")).partition(":")[0] in run.backend]
+    rate, had_drafts = _rate(alike), any(entry.get("drafts") for entry in alike)
+    facts["rate_without"] = mapping(earlier.get("drafts")).get("rate_without") if had_drafts else rate
+    facts["why_off"] = _why_off(entries, rate if had_drafts else None, facts["rate_without"])
     return replace(run, draft_from=NONE if facts["why_off"] else str(path.absolute())), facts
 
 
-def _why_off(entries: Sequence[Throughput]) -> str:
-    """Return why the drafts of a run with these figures would not pay, "" where they may."""
+def _why_off(entries: Sequence[Throughput], rate: float | None, rate_without: object) -> str:
+    """Return why the drafts of a run with these figures would not pay, "" where they may; `rate`: its tokens/s with drafts."""
     num_made = _total(entries, "num_generations")
     mean = _total(entries, "num_completion_tokens") / num_made if num_made else SHORTEST
     if mean < SHORTEST:
         return f"its answers have {mean:.1f} tokens on average, too few for drafts to pay (from {SHORTEST} on)"
-    drafts = [mapping(entry.get("drafts")) for entry in entries if text_of(entry.get("engine")).startswith("vllm:")]
-    num_steps = _total(drafts, "num_row_steps")
-    gained = _total(drafts, "num_tokens") / num_steps if num_steps else FEWEST_A_STEP
-    if gained < FEWEST_A_STEP:
-        return f"drafts brought it {gained:.1f} tokens a step, too few to pay (from {FEWEST_A_STEP:g} on); the next run tries again"
+    if rate is not None and isinstance(rate_without, (int, float)) and rate < rate_without:
+        return f"drafts brought it {rate:,.0f} tokens/s a worker, where there were {rate_without:,.0f} without; the next run tries again"
     return ""
 
 
-def rate_without_drafts(entries: Sequence[Throughput]) -> float | None:
-    """Return the tokens of answers per worker-second of a run's engines; None if it had drafts, or nothing was timed."""
+def _rate(entries: Sequence[Throughput]) -> float | None:
+    """Return the tokens of answers per worker-second, None where nothing was timed."""
     seconds = _total(entries, "generation_s")
-    if not seconds or any(entry.get("drafts") for entry in entries):
-        return None
-    return round(_total(entries, "num_completion_tokens") / seconds, 1)
+    return round(_total(entries, "num_completion_tokens") / seconds, 1) if seconds else None
 
 
 def _total(entries: Sequence[Mapping[str, Any]], name: str) -> float:

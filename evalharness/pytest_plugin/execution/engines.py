@@ -42,7 +42,6 @@ _OPTIONS = (
     "pipeline_parallel_size",
     "engine_option",
     "enforce_eager",
-    "batch_invariant",
     "attn_implementation",
     "variant",
     "trust_remote_code",
@@ -58,7 +57,9 @@ def cache_identity(spec: EngineSpec, run: RunConfig, engine: Engine) -> dict[str
         "facts": {name: facts[name] for name in _FACTS if name in facts},
         "versions": installed_versions(_PACKAGES),
         "options": {name: getattr(run, name) for name in _OPTIONS},
-        **({} if run.draft_from in (None, NONE) else {"drafts": True}),  # vLLM then draws with another runner
+        # Absent where they are off, so that answers of before these options still count. With drafts vLLM draws with another runner.
+        **({"batch_invariant": True} if run.batch_invariant else {}),
+        **({} if run.draft_from in (None, NONE) else {"drafts": True}),
     }
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 
 _LOOK_EVERY_S = 1.0
+_ORDER = "CUDA_DEVICE_ORDER"
 
 
 class EngineMeter:
@@ -80,6 +81,9 @@ def cards_of(facts: Mapping[str, Any], given: Sequence[str] | None) -> tuple[lis
     arguments: Mapping[str, Any] = mapping(facts.get("arguments"))
     num = int(arguments.get("tensor_parallel_size") or 1) * int(arguments.get("pipeline_parallel_size") or 1)
     first = int(on_cuda[1] or 0)
+    are_numbers = names is None or any(name.isdecimal() for name in names)
+    if are_numbers and os.environ.get(_ORDER) != "PCI_BUS_ID" and len({card.name for card in nvml_cards(None)}) > 1:
+        return [], f"this host's GPUs differ, and CUDA may number them otherwise than the driver; {_ORDER}=PCI_BUS_ID makes them agree"
     cards = nvml_cards(names)[first : first + num]
     if len(cards) < num:
         return [], "the driver (NVML) does not tell which GPU it is"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,11 +57,14 @@ class Ended(NamedTuple):
 
 
 class UntilCertain:
-    """The order of cases, and what is decided so far; `edges` are the cases of the edge by eval, where another process has read them."""
+    """The order of cases, and what is decided so far; `edges` are the cases of the edge by eval, where another process has found them."""
 
     def __init__(self, context: RunContext, edges: Mapping[str, Sequence[str]] | None = None) -> None:
         self._context = context
         self._engines: Sequence[str] = ()
+        self._side = cache(self._read_side)  # each reads all of a run's rows
+        if edges is None and context.resumed is not None:
+            edges = recorded_edges(context.resumed.recorded.records.evals.values())
         if edges is not None:
             self.edges = edges
         self._decisions: dict[tuple[str, str], _Decision] = {}
@@ -75,9 +78,9 @@ class UntilCertain:
     def _baseline(self) -> Path | None:
         """The baseline's file or folder, None where there is none, as in a first night with `latest`: then nothing can be proved."""
         context = self._context
-        recorded = None if context.resumed is None else mapping(context.resumed.recorded.run.get("baseline")).get("path")
-        if isinstance(recorded, str):
-            return Path(recorded)
+        recorded: Mapping[str, Any] = {} if context.resumed is None else mapping(context.resumed.recorded.run.get("baseline"))
+        if isinstance(recorded.get("path"), str) and recorded.get("asked") == context.run.baseline:
+            return Path(recorded["path"])
         if context.run.baseline is None:
             return None
         base = context.root if context.run.origin("baseline").endswith(".toml") else Path.cwd()
@@ -95,7 +98,7 @@ class UntilCertain:
                 "name a whole run"
             )
 
-    def _side(self, engine: str) -> Side | None:
+    def _read_side(self, engine: str) -> Side | None:
         return None if self._baseline is None else _side_of(self._baseline, engine)
 
     def know_engines(self, engines: Sequence[str]) -> None:
@@ -235,6 +238,11 @@ def _key(item: pytest.Item) -> tuple[str, str] | None:
 
 def _case_id(item: pytest.Item) -> str:
     return str(item.callspec.params["case"].id)  # type: ignore[attr-defined]
+
+
+def recorded_edges(lines: Iterable[EvalLine]) -> dict[str, list[str]]:
+    """Return the cases of the edge by eval, as a run's journals have them: by now other runs may be there, which would change them."""
+    return {line["name"]: [case_id for case_id, facts in line["cases"].items() if facts.get("stratum")] for line in lines}
 
 
 def shown_order(lines: Iterable[EvalLine]) -> list[dict[str, Any]]:

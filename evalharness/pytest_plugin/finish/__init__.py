@@ -163,9 +163,6 @@ def _idle_options(
         "noise_cases": None if run.noise else "it concerns --noise, which is not on",
         "coordinates": None if any(entry.get("takes_coordinates") for entry in evals) else "no test in this run takes `coordinates`",
         **dict.fromkeys(("baseline", "until_certain"), None if has_such_gate else "no test in this run has the gate no_regression"),
-        "until_certain": None
-        if any(gate.startswith("no_regression") for gate in gates)
-        else "no test in this run has the gate no_regression",
         "accept_changes": None if run.resume or run.baseline else "it concerns resumed runs and baselines, and this run has neither",
         **dict.fromkeys(_OF_WORKERS, None if context.num_workers else "it concerns workers (-n), and there are none"),
         "ray_address": None if run.executor == "ray" else "it concerns --executor ray",

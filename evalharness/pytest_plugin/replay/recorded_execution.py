@@ -19,6 +19,7 @@ from evalharness.api.requests import GenerationFailure, GenerationResult, Outcom
 from evalharness.pytest_plugin.eval_module import EvalModule
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution, Origin
+from evalharness.pytest_plugin.execution.until_certain import UntilCertain, recorded_edges
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.replay.changes import case_changes, judging_changes, prompt_change
@@ -59,7 +60,7 @@ class RecordedRegistry(EvalRegistry):
             engines = [EngineSpec.from_json(spec) for spec in recorded.records.collected["engines"]]
         except (KeyError, TypeError) as error:
             raise RecordError(f"the engines of run {recorded.run_id} cannot be understood: {type(error).__name__}: {error}") from error
-        super().__init__(context, engines)
+        super().__init__(context, engines, UntilCertain(context, recorded_edges(recorded.records.evals.values())))
         self.recorded = recorded
         self.facts: dict[str, Any] = {**recorded.facts(), "changes": []}
         """What run.json says of the run that is scored again."""

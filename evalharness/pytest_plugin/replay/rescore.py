@@ -169,7 +169,7 @@ class _Rescoring:
 # Options that may differ between parts without changing an answer.
 _OWN = (
     *("shard", "run_id", "report_dir", "devices", "share_devices", "hang_timeout", "gpu_memory_utilization", "tune", "wait", "spot"),
-    *("resume", "executor", "ray_address"),
+    *("resume", "executor", "ray_address", "draft_from"),
 )
 _OF_ENGINE = ("id", "fingerprint", "base_fingerprint", "adapter_fingerprint", "variant", "dtype")
 _OF_EVAL = ("options", "plugins")

@@ -42,7 +42,7 @@ WRITERS_TIMEOUT_S = 60.0
 _MAY_DIFFER = (
     "report_dir", "accept_changes", "cache", "cache_dir", "devices", "share_devices", "hang_timeout", "concurrency", "request_timeout",
     "adapter_dir", "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend", "wait",
-    "spot", "baseline", "keep_going", "executor", "ray_address", "tune",
+    "spot", "baseline", "keep_going", "executor", "ray_address", "tune", "draft_from",
 )  # fmt: skip
 _PRECEDENCE = ("default", "pyproject.toml", "evalharness.toml", "environment", "command line")
 _OF_ENGINE = ("fingerprint", "base_fingerprint", "adapter_fingerprint", "variant", "dtype")

@@ -155,3 +155,16 @@ def test_whatever_a_run_holds_its_speed_can_be_shown(damage: dict[str, Any], sum
         assert all(line.isprintable() for line in speed_lines(speeds))
         json.dumps(speeds, allow_nan=False)
         "".join(speed_section(speeds))
+
+
+@pytest.mark.parametrize("damage", [{"merge": 0, "num_merger_params": 3}, {"num_experts": 2, "experts_per_token": 5}], ids=str)
+def test_a_shape_that_no_model_has_is_none(damage: dict[str, Any]) -> None:
+    whole = entry()
+    whole["cost"]["shape"] = {**SHAPE, **damage}
+    (speed,) = engine_speeds({"throughput": [whole]})
+    assert speed["unknown"]["model"] == "its record is damaged"
+
+
+def test_a_rate_that_is_no_number_is_left_out() -> None:
+    (speed,) = engine_speeds({"throughput": [entry(generation_s=1e-320)]})
+    assert speed["tokens_per_s"] is None

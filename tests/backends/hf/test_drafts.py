@@ -54,6 +54,7 @@ def check(backend: HfBackend, asked: Sequence[Prompt]) -> None:
         [hurt(ids, draw) for ids in right],
         [[draw.randrange(600) for _ in ids] for ids in right],
         [right[0], *[()] * (len(right) - 1)],
+        [[*ids, 2**31 - 1] for ids in right],  # another tokenizer's
     ):
         before = backend.work.read()
         assert completions(backend.generate(drafted(asked, drafts))) == expected

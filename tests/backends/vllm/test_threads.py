@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,12 +12,12 @@ from evalharness.api import threads
 from evalharness.api.threads import set_default_threads
 from evalharness.backends.vllm.processes import one_thread_each, use_one_thread
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(autouse=True)
-def two_threads(monkeypatch: pytest.MonkeyPatch):
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    torch = pytest.importorskip("torch")
     monkeypatch.setattr(threads, "_ours", set())
     monkeypatch.setenv("OMP_NUM_THREADS", "")  # set back at the end
     monkeypatch.delenv("OMP_NUM_THREADS")
@@ -27,7 +28,13 @@ def two_threads(monkeypatch: pytest.MonkeyPatch):
 
 
 def seen() -> tuple[str | None, int]:
-    return os.environ.get("OMP_NUM_THREADS"), torch.get_num_threads()
+    return os.environ.get("OMP_NUM_THREADS"), num_threads()
+
+
+def num_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
 
 
 @pytest.mark.parametrize("default", [None, "16"])
@@ -47,10 +54,10 @@ def test_what_the_user_has_named_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     with one_thread_each(wanted=True):
         assert seen() == ("7", 2)
     with ThreadPoolExecutor(1, initializer=use_one_thread) as pool:
-        assert pool.submit(torch.get_num_threads).result() == 2
+        assert pool.submit(num_threads).result() == 2
 
 
 def test_threads_that_make_pictures_ready_have_one_and_others_keep_theirs() -> None:
     with ThreadPoolExecutor(1, initializer=use_one_thread) as pool:
-        assert pool.submit(torch.get_num_threads).result() == 1
-    assert torch.get_num_threads() == 2
+        assert pool.submit(num_threads).result() == 1
+    assert num_threads() == 2

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evalharness.api.remembered import remember
 from evalharness.backends.base import Prompt
 from evalharness.backends.vllm import tuning
 from evalharness.backends.vllm.tuning import RowTuner, RowTuning
@@ -164,3 +165,12 @@ def test_what_a_short_run_leaves_open_the_next_one_goes_on_with(monkeypatch: pyt
             if len(tuner.rates) < len(seen):
                 tuning_.note(limit // 2, tuner.rows // 2, rates[tuner.rows] // 2, lambda: 0, asked(100))
     assert seen == [("measuring", 64), ("measuring", 32), ("measuring", 16), ("remembered", 32)]
+
+
+@pytest.mark.parametrize("rates", [{"0": 10**9, "64": 1}, {"x": 5, "64": "fast"}, {"64": -1}, [], {"128": 9}], ids=str)
+def test_a_damaged_memory_leaves_a_number_that_works(rates: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tuning_ = RowTuning(64, {})
+    entry = {"rows": 64, "how": "measuring", "tokens_per_s": rates}
+    remember(tuning._MEMORY, {tuning_._key(tuning.lengths_of(asked(100))): entry}, 9)
+    assert tuning_.begin(asked(100)) in (128, 32)

@@ -101,3 +101,22 @@ def test_what_the_limit_depends_on_is_noted_or_why_it_is_not_known() -> None:
     assert "packed" in mixed["shape_unknown"]
     none = cost_of(cast("Any", SimpleNamespace(base_path=None, checkpoint_path="echo")), {}, [], "it ran on cpu")
     assert (none["card_unknown"], none["shape_unknown"]) == ("it ran on cpu", "it has no config.json")
+
+
+@pytest.mark.parametrize(
+    ("given", "order", "found"),
+    [(["0"], None, []), (None, None, []), (["0"], "PCI_BUS_ID", ["NVIDIA H200"]), (["GPU-1"], None, ["NVIDIA H200"])],
+    ids=["number", "all", "same order", "uuid"],
+)
+def test_a_number_names_no_gpu_of_a_host_where_they_differ(
+    monkeypatch: pytest.MonkeyPatch, given: list[str] | None, order: str | None, found: list[str]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    if order is not None:
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
+    installed = [Card(), Card("NVIDIA A10")]
+    monkeypatch.setattr("evalharness.hardware.nvml.nvml_cards", lambda names: installed if names is None else installed[: len(names)])
+    cards, problem = cards_of({"device": "cuda"}, given)
+    assert [card.name for card in cards] == found
+    assert ("CUDA_DEVICE_ORDER=PCI_BUS_ID" in problem) is (not found)
