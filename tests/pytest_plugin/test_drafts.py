@@ -103,6 +103,12 @@ def test_there_are_no_drafts_unless_asked_for(tmp_path: Path, asked: str | None)
     assert not Drafts(run_config, print).is_on
 
 
+def test_a_backend_that_takes_no_drafts_is_told_what_was_asked(tmp_path: Path) -> None:
+    earlier(tmp_path, {**MADE, "num_completion_tokens": 10})  # drafts would be off, and "none" is not what was asked
+    run_config, facts = resolve_drafts(config(tmp_path, draft_from="latest", backend=["fake"]))
+    assert (run_config.draft_from, facts) == ("latest", None)
+
+
 @pytest.mark.parametrize("asked", ["latest", "earlier", "{folder}/earlier"])
 def test_a_run_is_found_by_its_name_its_path_or_as_the_latest(tmp_path: Path, asked: str) -> None:
     path = earlier(tmp_path, MADE)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.config import RunConfig
+from evalharness.config.checks import possible_backends
 from evalharness.runs.run_file import find_latest, is_latest, read_run
 from evalharness.runs.schema import DraftFacts, Throughput, entries_of, mapping, text_of
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from evalharness.runs.drafts import RecordedAnswers
 
 NONE = "none"
+_TAKE_DRAFTS = {"hf", "vllm"}
 SHORTEST = 16
 """Tokens of an answer, on average, from which drafts can pay: most of a shorter one's time goes into its prompt."""
 
@@ -28,8 +30,8 @@ def resolve_drafts(run: RunConfig, *, is_resumed: bool = False) -> tuple[RunConf
     run that it took them from is gone.
     """
     asked = run.draft_from
-    if asked is None or asked == NONE:
-        return run, None
+    if asked is None or asked == NONE or not _TAKE_DRAFTS & set(possible_backends(run)):
+        return run, None  # of a backend that takes none the check of options tells, with what was asked
     facts: DraftFacts = {"asked": asked, "run": None, "rate_without": None, "why_off": ""}
     try:
         path = find_latest(asked, Path(run.report_dir), whole=True) if is_latest(asked) else _named(asked, Path(run.report_dir))
