@@ -45,7 +45,7 @@ def paired_test(
     sheet = sheet or base.sheets.get(key)
     if sheet is None:
         return None
-    places = [Place(row["case_id"], row.get("group"), row.get("stratum", 0)) for row in rows]
+    places = [Place(row["case_id"], row.get("group"), int(row.get("stratum") == 1)) for row in rows]
     ways = directions_of(base, run, key) if holds is None else dict.fromkeys(metrics, "lower")
     test = PairedTest(places, sheet, ways, metrics, margin)
     for row in rows:
