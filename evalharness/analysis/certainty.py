@@ -201,14 +201,17 @@ class PairedTest:
             limits.append((found[1], Limits(metric.name, base, difference, low, high, found[2] < 0)))
         return [each for _, each in sorted(limits, key=lambda entry: entry[0])]
 
-    def mean_limits(self, metric: str) -> tuple[float, float] | None:
-        """Return limits of a metric's mean over all cases, each at `HARMLESS_LEVEL`; None if a case lacks it in the baseline."""
+    def mean_limits(self, metric: str) -> tuple[float, float, float] | None:
+        """Return a metric's mean over all cases, estimated, and its limits, each at `HARMLESS_LEVEL`; None if a case lacks it in the
+        baseline.
+        """
         for each, scores in zip(self._metrics, self._scores(), strict=True):
             if each.name == metric and len(each.base) == self.num_cases and len(scores):
                 mean = fmean(each.base.values())
                 low = max(0.0, mean + least_difference(self._drawn, scores, HARMLESS_LEVEL))
                 high = min(1.0, mean - least_difference(self._drawn, scores.flipped(), HARMLESS_LEVEL))
-                return (1 - high, 1 - low) if each.is_lower_better else (low, high)
+                about = round(min(max(low, mean + estimate(self._drawn, scores)), high), _DIGITS)
+                return (1 - about, 1 - high, 1 - low) if each.is_lower_better else (about, low, high)
         return None
 
 

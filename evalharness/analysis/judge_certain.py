@@ -125,17 +125,18 @@ def judged_by_limits(gate: Gate, base: Side | str, run: RunFile, rows: Sequence[
     }
     if limits is None:
         return verdict
-    between = f"{gate.metric} of all cases is within {number_text(limits[0])} … {number_text(limits[1])}"
-    within = (gate.threshold,) if limits[0] < gate.threshold < limits[1] else ()  # == may hold there alone
-    is_held = {gate.holds(value) for value in (*limits, *within)}
+    about, *ends = limits
+    between = f"{gate.metric} of all cases is within {number_text(ends[0])} … {number_text(ends[1])}"
+    within = (gate.threshold,) if ends[0] < gate.threshold < ends[1] else ()  # == may hold there alone
+    is_held = {gate.holds(value) for value in (*ends, *within)}
     if len(is_held) > 1:
         return {**verdict, "reason": f"not judged: {which}; {between}"}
     passed = is_held == {True}
     del verdict["judged"]
-    return {**verdict, "passed": passed, "reason": "" if passed else f"{between}; {which}", "value": sum(limits) / 2, "notes": [between]}
+    return {**verdict, "passed": passed, "reason": "" if passed else f"{between}; {which}", "value": about, "notes": [between]}
 
 
-def _mean_limits(gate: Gate, base: Side, run: RunFile, rows: Sequence[Row]) -> tuple[float, float] | None:
+def _mean_limits(gate: Gate, base: Side, run: RunFile, rows: Sequence[Row]) -> tuple[float, float, float] | None:
     rate = BUILT_IN_METRICS.get(gate.metric)
     if rate is not None and rate.is_about_coverage:
         clean = coverage_sheet(gate.metric, (row["case_id"] for row in rows))

@@ -28,7 +28,6 @@ GUESSES: tuple[tuple[str, str, str], ...] = (
 _BY_KIND: tuple[tuple[type[EvalHarnessError], str], ...] = (
     (errors.MissingDependency, ""),  # the message names what installs it
     (errors.BaselineError, "evalharness bless --help"),
-    (errors.ComparisonError, "evalharness compare --help"),
     (errors.RecordError, "evalharness list"),
     (errors.CheckpointError, "evalharness doctor PATH"),
     (errors.BackendError, "evalharness doctor"),

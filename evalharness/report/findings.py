@@ -13,7 +13,7 @@ from evalharness.api.errors import BROKEN
 from evalharness.api.wording import part_of
 from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables
 from evalharness.report.text import one_line, plural, share_text
-from evalharness.runs.partial import NOT_ASKED, part_texts, stopped_evals
+from evalharness.runs.partial import NOT_ASKED, how_drawn, part_texts
 from evalharness.runs.samples import NOT_RUN
 from evalharness.runs.schema import EvalEntry, GateVerdict, RunFile, entries_of, items_of, mapping, text_of
 
@@ -189,10 +189,10 @@ def _coverage(tables: RunTables) -> Iterator[str]:
     evals = entries_of(tables.run.get("evals"))
     if mapping(tables.run.get("baseline")) and evals and not any(_asks_baseline(entry) for entry in evals):
         yield "a baseline was given, but no test has the gate no_regression: nothing was compared with it"
-    stopped = stopped_evals(tables.run)
+    drawn = how_drawn(tables.run)
     for name, part in part_texts(tables.run).items():
-        if name in stopped:
-            yield f"stopped when it was certain, after {part}, drawn at random: other scores than its gates' are about these alone"
+        if name in drawn:
+            yield f"stopped when it was certain, after {part}, {drawn[name]}: other scores than its gates' are about these alone"
             continue
         yield f"only part of an eval was selected, {part}: its scores and gates are about these alone"
     for entry in () if "partial" in tables.run else evals:  # of an older version

@@ -64,7 +64,8 @@ def _where(speed: EngineSpeed) -> str:
 def _facts(speed: EngineSpeed) -> Iterator[tuple[str, str]]:
     per_worker = "" if speed["num_workers"] == 1 else " a worker"
     yield "tokens", f"{speed['num_prompt_tokens']:,} of prompts, {speed['num_completion_tokens']:,} of answers"
-    yield "rate", _text(speed["tokens_per_s"], ",.0f", f" tokens/s{per_worker} while generating")
+    rate = speed["tokens_per_s"] if speed["num_completion_tokens"] else None  # an eval by likelihood makes none
+    yield "rate", _text(rate, ",.0f", f" tokens/s{per_worker} while generating")
     yield "of the limit", _of_the_limit(speed)
     uses = [("MFU", speed["mfu"]), ("MBU", speed["mbu"]), ("GPU busy", speed["busy"])]
     yield "use", ", ".join(f"{name} {value:.1%}" for name, value in uses if value is not None)

@@ -30,7 +30,8 @@ def parts_of_evals(evals: Iterable[EvalLine], rows: Sequence[Row]) -> list[PartO
         name, of_tests, of_cases = entry["name"], entry.get("num_all_tests", 0), entry.get("num_all_cases", 0)
         if name in left_out:
             num = min((count for (other, _), count in num_asked.items() if other == name), default=0)
-            parts.append({"eval": name, "what": "cases", "num": num, "of": of_cases, "until_certain": True})
+            part: PartOfEval = {"eval": name, "what": "cases", "num": num, "of": of_cases, "until_certain": True}
+            parts.append(part if num_cases[name] >= of_cases else {**part, "drawn_from": num_cases[name]})
         elif num_cases[name] < of_cases:
             parts.append({"eval": name, "what": "cases", "num": num_cases[name], "of": of_cases})
         elif num_tests[name] < of_tests:
@@ -49,7 +50,15 @@ def part_texts(run: RunFile) -> dict[str, str]:
 
 def stopped_evals(run: RunFile) -> list[str]:
     """Return the evals that --until-certain ended before all their cases were asked."""
-    return [text_of(part.get("eval")) for part in entries_of(run.get("partial")) if part.get("until_certain") is True]
+    return list(how_drawn(run))
+
+
+def how_drawn(run: RunFile) -> dict[str, str]:
+    """Return how the cases of each eval were drawn that --until-certain ended: from all, or from those that had been selected before."""
+    stopped = [part for part in entries_of(run.get("partial")) if part.get("until_certain") is True]
+    froms = [part.get("drawn_from") for part in stopped]
+    ways = [f"drawn at random from {num:,} that were selected" if isinstance(num, int) else "drawn at random" for num in froms]
+    return {text_of(part.get("eval")): way for part, way in zip(stopped, ways, strict=True)}
 
 
 def share_of(part: PartOfEval) -> str:

@@ -257,6 +257,8 @@ class PartOfEval(_PartOfEval, total=False):
     until_certain: bool
     """Whether the run stopped there by --until-certain: its cases are then a weighted draw, and its end depends on their answers. Of
     several engines, `num` is of the one that stopped first."""
+    drawn_from: int
+    """Cases that were drawn from, where `-k`, `--lf`, `--limit` or node ids had selected a part before."""
 
 
 class EngineEntry(TypedDict, total=False):

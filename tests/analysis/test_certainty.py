@@ -123,7 +123,9 @@ class TestProof:
             test.note(f"c{place}", {"right": float(place < 90)})
         limits = test.mean_limits("right")
         assert limits is not None
-        assert 0.83 < limits[0] < 0.9 < limits[1] < 0.97
+        about, low, high = limits
+        assert 0.83 < low < 0.9 < high < 0.97
+        assert about == 0.9  # the baseline's mean and the difference, not the middle of the limits
         assert test.mean_limits("other") is None
 
     def test_limits_are_numbers_where_no_case_of_the_edge_or_none_with_a_score_is_known(self) -> None:

@@ -104,6 +104,9 @@ def _product(dims: tuple[int, ...]) -> int:
 def test_a_folder_that_is_none_says_why(tmp_path: Path) -> None:
     with pytest.raises(UnknownShape):
         shape_at(tmp_path / "absent", "bfloat16")
+    (tmp_path / "answers.jsonl").write_text("{}")  # what the fake backend is given
+    with pytest.raises(UnknownShape, match="it is a file, no checkpoint's folder"):
+        shape_at(tmp_path / "answers.jsonl", "bfloat16")
 
 
 def test_a_record_is_read_back_or_refused() -> None:

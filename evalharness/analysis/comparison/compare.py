@@ -68,7 +68,7 @@ def _unpaired(base: CaseLine | None, candidate: CaseLine | None) -> str | None:
 
 def differences(base: Side, candidate: Side) -> list[Difference]:
     """Return every field that differs, grave ones first."""
-    all_differences = [*_of_facts(base.asked, candidate.asked, is_grave=True)]
+    all_differences = [*_of_limits(base, candidate)]
     for key, sheet in candidate.sheets.items():
         if key in base.sheets:
             all_differences += _of_sheets(base.sheets[key], sheet)
@@ -97,6 +97,19 @@ def _draws(options: object) -> bool:
         if isinstance(options, list)
         else isinstance(options, Mapping) and bool(options.get("temperature"))
     )
+
+
+def _of_limits(base: Side, candidate: Side) -> Iterator[Difference]:
+    """Yield how the settings of all requests differ. A limit that nobody set, and that one side did not record, may well be the same:
+    servers do not tell the checkpoint's own, nor do runs of older versions on vLLM.
+    """
+    for found in _of_facts(base.asked, candidate.asked, is_grave=True):
+        known = base if candidate.asked.get(found.field) is None else candidate
+        other = candidate if known is base else base
+        if other.asked.get(found.field) is None and found.field in known.own_limits:
+            yield Difference(found.field, f"{found.text}; the checkpoint's own was not recorded for one", False)
+        else:
+            yield found
 
 
 def _of_facts(base: Mapping[str, Any], candidate: Mapping[str, Any], *, is_grave: bool, where: str = "") -> Iterator[Difference]:

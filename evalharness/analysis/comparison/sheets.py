@@ -87,6 +87,8 @@ class Side:
     """By eval, test and metric."""
     directions: dict[tuple[str, str, str], str] = field(default_factory=dict)
     """By eval, test and metric: "lower" or "none" (no better direction), as the eval or a gate with `<` says."""
+    own_limits: frozenset[str] = frozenset()
+    """Settings in `asked` that no option set: they are the checkpoint's own. Empty for a baseline, which does not tell."""
     parts: dict[str, str] = field(default_factory=dict)
     """Evals that its run does not hold whole, with what it has of each: "3 of 182 cases of stage_a"."""
     stopped: tuple[str, ...] = ()

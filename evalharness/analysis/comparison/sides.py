@@ -132,6 +132,7 @@ def _side(run: RunFile, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Si
         fingerprint=entry.get("fingerprint"),
         checkpoint_path=text_of(entry.get("checkpoint_path")),
         asked=_asked(run, entry),
+        own_limits=frozenset(name for name in _LIMITS if _option(run, name) is None),
         circumstances=_circumstances(run, entry),
         sheets=sheets,
         aggregates={
@@ -171,7 +172,7 @@ def _directions(run: RunFile, tests: Iterable[tuple[str, str]]) -> dict[tuple[st
 def _asked(run: RunFile, engine: EngineEntry) -> dict[str, Any]:
     """Return the settings shared by all of the engine's requests, besides prompt and options."""
     pixels = mapping(mapping(engine.get("settings")).get("pixel_budget"))
-    return {name: pixels[name] if name in pixels else _option(run, name) for name in ("min_pixels", "max_pixels")}
+    return {name: pixels[name] if name in pixels else _option(run, name) for name in _LIMITS}
 
 
 def _circumstances(run: RunFile, engine: EngineEntry) -> dict[str, Any]:
@@ -192,6 +193,7 @@ def _option(run: RunFile, name: str) -> Any:
     return mapping(mapping(run.get("config")).get(name)).get("value")
 
 
+_LIMITS = ("min_pixels", "max_pixels")
 FORMAT, VERSION = "evalharness baseline", 1
 _SYMBOLS = string.digits + string.ascii_letters
 _FACTS = ("run_id", "engine", "checkpoint", "fingerprint", "asked", "circumstances")

@@ -96,7 +96,7 @@ def read_tracks(folders: Sequence[Path], notes: list[str]) -> list[Track]:
             notes += [line for note in side.caveats if (line := f"{folder.name}: {note}") not in notes]  # a run may have many checkpoints
             measured.append(_measured(run, side))
     if not measured:
-        raise ComparisonError("none of these runs has a row; recover those of a killed run with: evalharness report RUN_DIR")
+        raise ComparisonError(f"no run is left to draw: {'; '.join(notes)}")
     tracks: dict[_Shape, dict[str, Point]] = {}
     for path, shape, point, fingerprint in sorted(measured, key=lambda entry: entry[2].started_at):
         _add(tracks.setdefault(shape, {}), path, point, fingerprint, notes)

@@ -23,7 +23,7 @@ from evalharness.api.hooks import GenerationPlugin, RowWatchers
 from evalharness.api.options import ModelLoadConfig, VllmEngineOptions, VlmPreprocessOptions
 from evalharness.api.structured_output import STRUCTURES
 from evalharness.backends.base import BackendOutput, Capabilities, Prompt, SamplingPlan, UnderWay, failure_of
-from evalharness.backends.checkpoint_reading import declared_variant, declared_vocab_size, read_companions
+from evalharness.backends.checkpoint_reading import declared_variant, declared_vocab_size, pixel_budget, read_companions
 from evalharness.backends.loaded_weights import WeightSource
 from evalharness.backends.stops import check_stop_ids
 from evalharness.backends.vllm.drafts import check_beside_drafts, draft_arguments, memory_of
@@ -328,6 +328,7 @@ class VllmBackend:
             "max_model_len": self.max_model_len,
             "vlm_problem": self._vlm_problem,
             "quantization": quantization_at(self.weights.source.config.model_name_or_path),
+            "pixel_budget": None if self.processor is None else pixel_budget(self.processor.image_processor),
             "pixel_budget_verified": self._images is not None and self._images.can_verify,
             "adapter": self.weights.adapter_facts(),
             **self._facts,

@@ -216,7 +216,7 @@ WHERE = "in stage_a::test_summary"
 GRAVE: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "prompts": (OTHER_PROMPT, {}, f"the prompts differ {WHERE} for 1 of 5 cases (text or image), first for c004"),
     "option": (OTHER_OPTION, {}, f"option max_new_tokens differs {WHERE}: 16 in the base, 32 in the candidate"),
-    "pixels": (BASE, settings(max_pixels=100), "max_pixels differs: none in the base, 100 in the candidate"),
+    "pixels": (BASE, settings(max_pixels=100), "max_pixels differs: 900 in the base, 100 in the candidate"),
 }
 
 
@@ -237,7 +237,8 @@ def test_a_question_made_of_other_answers_is_the_same_question(tmp_path: Path) -
 @pytest.mark.parametrize("name", GRAVE)
 def test_what_was_not_asked_alike_is_refused_by_its_field(tmp_path: Path, name: str) -> None:
     samples, engine, text = GRAVE[name]
-    base, candidate = run_dir(tmp_path / "base", BASE), run_dir(tmp_path / "cand", samples, {**engine, "fingerprint": "f2"})
+    base = run_dir(tmp_path / "base", BASE, {**ENGINE, **settings(max_pixels=900)} if name == "pixels" else ENGINE)
+    candidate = run_dir(tmp_path / "cand", samples, {**engine, "fingerprint": "f2"})
     with pytest.raises(ComparisonError, match="base and candidate were not asked the same: ") as refused:
         compared_options(base, candidate)
     assert text in str(refused.value)
@@ -248,10 +249,11 @@ def test_what_was_not_asked_alike_is_refused_by_its_field(tmp_path: Path, name: 
     ("engine", "text"),
     [
         ({"backend": "vllm"}, "backend differs: hf in the base, vllm in the candidate"),
+        (settings(max_pixels=9), "max_pixels differs: none in the base, 9 in the candidate; the checkpoint's own was not recorded for one"),
         ({"template_sha256": "t2"}, "chat template differs: t1 in the base, t2 in the candidate"),
         ({"fingerprint": "f1", "checkpoint": "copy"}, "tiny and copy are the same weights (equal fingerprints)"),
     ],
-    ids=["backend", "template", "weights"],
+    ids=["backend", "pixels", "template", "weights"],
 )
 def test_circumstances_are_a_warning(tmp_path: Path, engine: dict[str, Any], text: str) -> None:
     base, candidate = run_dir(tmp_path / "base", BASE), run_dir(tmp_path / "cand", BASE, {"fingerprint": "f2", **engine})

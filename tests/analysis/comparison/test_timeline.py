@@ -233,5 +233,5 @@ def test_nothing_to_read_is_refused(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "foreign").mkdir()
     with pytest.raises(ComparisonError, match="run directory; give reports/RUN_ID"):
         run_folders([f"{tmp_path}/{pattern}"])
-    with pytest.raises(ComparisonError, match="none of these runs has a row"):
+    with pytest.raises(ComparisonError, match="no run is left to draw: empty is left out"):
         tracks(run_dir(tmp_path / "empty", []))

@@ -12,6 +12,7 @@ import pytest
 from evalharness.api.errors import BackendError, UnsupportedOption
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.backends.base import Prompt
+from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.vllm.images import WARM_UP_SIZES, warm_up_prompts
 from tests.backends.vllm_models import Reference, chat, completions, noise, plan, prompt_of
 
@@ -204,6 +205,7 @@ def test_description_is_plain_json_without_secrets_or_paths(
     assert "hidden" not in text
     assert str(tiny_vlm_checkpoint) not in text
     assert facts["pixel_budget_verified"] is True
+    assert facts["pixel_budget"] == pixel_budget(vllm_vlm_backend.processor.image_processor)  # as hf records it: runs on either compare
     assert facts["vlm_problem"] is None
     assert facts["arguments"]["dtype"] == "float32"
     assert facts["vllm"]
