@@ -45,7 +45,7 @@ def paired_test(
     sheet = sheet or base.sheets.get(key)
     if sheet is None:
         return None
-    places = [Place(row["case_id"], row.get("group"), row.get("stratum", 0)) for row in rows]
+    places = [Place(row["case_id"], row.get("group"), int(row.get("stratum") == 1)) for row in rows]
     ways = directions_of(base, run, key) if holds is None else dict.fromkeys(metrics, "lower")
     test = PairedTest(places, sheet, ways, metrics, margin)
     for row in rows:
@@ -125,10 +125,10 @@ def judged_by_limits(gate: Gate, base: Side | str, run: RunFile, rows: Sequence[
     }
     if limits is None:
         return verdict
-    about, low, high = limits
-    between = f"{gate.metric} of all cases is within {number_text(low)} … {number_text(high)}"
-    within = (gate.threshold,) if low < gate.threshold < high else ()  # == may hold there alone
-    is_held = {gate.holds(value) for value in (low, high, *within)}
+    about, *ends = limits
+    between = f"{gate.metric} of all cases is within {number_text(ends[0])} … {number_text(ends[1])}"
+    within = (gate.threshold,) if ends[0] < gate.threshold < ends[1] else ()  # == may hold there alone
+    is_held = {gate.holds(value) for value in (*ends, *within)}
     if len(is_held) > 1:
         return {**verdict, "reason": f"not judged: {which}; {between}"}
     passed = is_held == {True}

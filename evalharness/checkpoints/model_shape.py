@@ -105,8 +105,8 @@ def shape_at(path: str | Path, dtype: str, *, kv_dtype: str | None = None) -> Mo
     """Return the shape of a checkpoint's folder that runs in this dtype; `UnknownShape` where it cannot be told."""
     if gguf_file_of(path) is not None:
         raise UnknownShape("a GGUF file's layers are packed")
-    if not Path(path).is_dir():
-        raise UnknownShape("it has no config.json")
+    if Path(path).is_file():
+        raise UnknownShape("it is a file, no checkpoint's folder")
     try:
         config = read_json(Path(path) / "config.json")
         heads = {} if config is None else find_weights(Path(path), allow_pickle=True).heads

@@ -16,7 +16,10 @@ NUM, KNOWN = 200, 150
 
 def rows() -> list[Any]:
     shared = {"eval": "e", "test": "t", "engine": "fake:a", "group": None}
-    asked = [{**shared, "case_id": f"c{n}", "outcome": "pass", "scores": {"right": float(n % 2)}} for n in range(KNOWN)]
+    asked: list[dict[str, Any]] = [
+        {**shared, "case_id": f"c{n}", "outcome": "pass", "scores": {"right": float(n % 2)}} for n in range(KNOWN)
+    ]
+    asked[0]["stratum"] = 7  # a stranger's
     left = {**shared, "outcome": "skip", "problem": f"{NOT_ASKED}decided", "scores": {}}
     return [*asked, *({**left, "case_id": f"c{n}"} for n in range(KNOWN, NUM))]
 

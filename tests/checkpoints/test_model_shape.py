@@ -105,7 +105,7 @@ def test_a_folder_that_is_none_says_why(tmp_path: Path) -> None:
     with pytest.raises(UnknownShape):
         shape_at(tmp_path / "absent", "bfloat16")
     (tmp_path / "answers.jsonl").write_text("{}")  # what the fake backend is given
-    with pytest.raises(UnknownShape, match="it has no config.json"):
+    with pytest.raises(UnknownShape, match="it is a file, no checkpoint's folder"):
         shape_at(tmp_path / "answers.jsonl", "bfloat16")
 
 

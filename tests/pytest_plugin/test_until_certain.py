@@ -208,7 +208,7 @@ class TestWrongUse:
 
 
 def test_the_edge_of_a_recorded_run_is_what_it_was(tmp_path: Path) -> None:
-    lines: Any = [{"name": "a", "cases": {"x": {"stratum": 1}, "y": {"group": None}}}]
+    lines: Any = [{"name": "a", "cases": {"x": {"stratum": 1}, "y": {"group": None}}}, {"name": "damaged"}]
     run_config = resolve({"until_certain": 0.1, "baseline": "none-there"}, {}, tmp_path)
     certain = UntilCertain(RunContext(run_config, tmp_path, "main"), recorded_edges(lines))
-    assert certain.edges == {"a": ["x"]}
+    assert certain.edges == {"a": ["x"], "damaged": []}

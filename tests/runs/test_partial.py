@@ -44,15 +44,15 @@ def test_what_was_left_out_is_not_in_a_run_and_the_engine_that_stopped_first_cou
     assert stopped_evals({"partial": [part]}) == ["e"]
 
 
+def test_of_an_eval_may_be_nothing_left_but_what_was_left_out() -> None:
+    (part,) = parts_of_evals([LINE], [row("a", problem=f"{NOT_ASKED}decided")])
+    assert part["num"] == 0
+
+
 def test_cases_that_were_selected_before_are_what_was_drawn_from() -> None:
     (part,) = parts_of_evals([LINE | {"num_all_cases": 9}], [row("a"), row("b", problem=f"{NOT_ASKED}decided")])
     assert part == {"eval": "e", "what": "cases", "num": 1, "of": 9, "until_certain": True, "drawn_from": 2}
     assert how_drawn({"partial": [part]}) == {"e": "drawn at random from 2 that were selected"}
-
-
-def test_of_an_eval_may_be_nothing_left_but_what_was_left_out() -> None:
-    (part,) = parts_of_evals([LINE], [row("a", problem=f"{NOT_ASKED}decided")])
-    assert part["num"] == 0
 
 
 def test_a_test_that_skips_itself_is_in_the_run() -> None:

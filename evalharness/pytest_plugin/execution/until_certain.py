@@ -63,7 +63,7 @@ class UntilCertain:
         self._context = context
         self._engines: Sequence[str] = ()
         self._side = cache(self._read_side)  # each reads all of a run's rows
-        if edges is None and context.resumed is not None:
+        if edges is None and context.resumed is not None and self.is_on:
             edges = recorded_edges(context.resumed.recorded.records.evals.values())
         if edges is not None:
             self.edges = edges
@@ -242,7 +242,7 @@ def _case_id(item: pytest.Item) -> str:
 
 def recorded_edges(lines: Iterable[EvalLine]) -> dict[str, list[str]]:
     """Return the cases of the edge by eval, as a run's journals have them: by now other runs may be there, which would change them."""
-    return {line["name"]: [case_id for case_id, facts in line["cases"].items() if facts.get("stratum")] for line in lines}
+    return {line["name"]: [case_id for case_id, facts in line.get("cases", {}).items() if facts.get("stratum")] for line in lines}
 
 
 def shown_order(lines: Iterable[EvalLine]) -> list[dict[str, Any]]:

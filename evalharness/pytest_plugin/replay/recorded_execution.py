@@ -60,7 +60,8 @@ class RecordedRegistry(EvalRegistry):
             engines = [EngineSpec.from_json(spec) for spec in recorded.records.collected["engines"]]
         except (KeyError, TypeError) as error:
             raise RecordError(f"the engines of run {recorded.run_id} cannot be understood: {type(error).__name__}: {error}") from error
-        super().__init__(context, engines, UntilCertain(context, recorded_edges(recorded.records.evals.values())))
+        edges = recorded_edges(recorded.records.evals.values()) if context.run.until_certain else None
+        super().__init__(context, engines, UntilCertain(context, edges))
         self.recorded = recorded
         self.facts: dict[str, Any] = {**recorded.facts(), "changes": []}
         """What run.json says of the run that is scored again."""

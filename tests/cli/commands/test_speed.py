@@ -20,7 +20,7 @@ def run(project: Project) -> Path:
 
 def test_a_run_says_what_is_known_and_why_the_rest_is_not(run: Path, printed: Command) -> None:
     shown = printed("speed", str(run))
-    for words in ("fake:", "tokens", "what limits", "card: the backend does not say", "model: it is no folder"):
+    for words in ("fake:", "tokens", "what limits", "card: the backend does not say", "model: it has no config.json"):
         assert words in shown
     assert json.loads((run / "run.json").read_text())["speed"] == json.loads(printed("speed", str(run), "--json"))
     assert "tests_s" in json.loads((run / "run.json").read_text())["throughput"][0]
