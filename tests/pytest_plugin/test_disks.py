@@ -300,18 +300,3 @@ def test_descriptors_that_are_missing_in_pytest_or_another_plugin_end_the_run_as
     assert f"the run cannot {'go on' if exit_code == BROKEN else 'begin'}: [Errno {errno.EMFILE}]" in run.output
     if exit_code == BROKEN:
         assert len(run.rows) == 4
-
-
-NO_FOLDERS = """
-import errno, os, tempfile
-
-def mkdtemp(*arguments, **keywords): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-tempfile.mkdtemp = mkdtemp
-"""
-
-
-def test_a_run_whose_workers_signs_of_life_have_no_place_cannot_begin(project: Project) -> None:
-    run = project.write(test_a=GATED, conftest=NO_FOLDERS).run("--run-id", "r", mode="n2")
-    assert (run.exit_code, "INTERNALERROR" in run.output) == (pytest.ExitCode.USAGE_ERROR, False), run.output
-    assert f"the run cannot begin: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}" in run.output

@@ -53,6 +53,7 @@ class Controller:
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: list[Any]) -> None:
         """Give each worker its GPUs, and replace those that die before they have begun."""
+        self._config.stash[REPORTING].signals.take()  # or a signal while workers start would leave them, or a cluster, behind
         if self._state.context.run.executor == "ray":
             self._ray = RayWorkers(config, self._died_starting)
             self._ray.begin(specs)
@@ -130,7 +131,7 @@ class Controller:
         self._crashes = Crashes(config)
         schedule = functools.partial(UnitScheduler, assign=registry.assign_units, estimate=estimate, judge=self._crashes)
         if registry.certain.is_on:  # what a worker has far ahead of the others counts only once they have caught up
-            schedule = functools.partial(schedule, num_ahead=lambda engine: num_cases_ahead(engine) // 4)
+            schedule = functools.partial(schedule, num_ahead=lambda engine: num_cases_ahead(engine) // 4, in_turns=True)
         units = functools.partial(schedule, context.num_workers)
         if (ray := self._ray) is not None:  # the first worker begins
             units = functools.partial(schedule, 1, num_expected=lambda: ray.num_expected, hand_over=ray.hand_over)

@@ -82,6 +82,7 @@ class UnitScheduler:
 
     Work is handed out once `num_nodes` workers have collected. `num_expected()` counts those that are still to come, too: they get their
     share. `hand_over` is called before a worker gets a unit that another one has begun. `num_ahead`: how many cases keep an engine full.
+    `in_turns`: workers get units ahead one by one, so that the first units are the first to be worked on; a little less even.
     """
 
     def __init__(
@@ -94,11 +95,13 @@ class UnitScheduler:
         num_expected: Callable[[], int] = lambda: 0,
         hand_over: Callable[[Any, UnitKey], None] = lambda node, unit: None,
         num_ahead: Callable[[str], int] = num_cases_ahead,
+        in_turns: bool = False,
     ) -> None:
         self._num_nodes = num_nodes
         self._num_expected = num_expected
         self._hand_over = hand_over
         self._num_ahead = num_ahead
+        self._in_turns = in_turns
         self._assign = assign
         self._estimate = estimate
         self._judge = judge
@@ -227,8 +230,9 @@ class UnitScheduler:
             for key, indices in self._by_unit(range(len(self._collection))).items():
                 self._wait(key, indices)
         self._feed_all()
-        # Once everybody has something, and in turns: the first units are the first to be worked on.
-        while sum(self._feed_ahead(worker, most=1) for worker in self._workers.values()):
+        most = 1 if self._in_turns else sys.maxsize
+        # Once everybody has something.
+        while sum(self._feed_ahead(worker, most) for worker in self._workers.values()) and self._in_turns:
             pass
 
     def _unit_of(self, index: int) -> UnitKey | str:

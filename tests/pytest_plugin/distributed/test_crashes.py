@@ -154,9 +154,10 @@ class TestCtrlC:
 
     def test_a_signal_while_workers_start_leaves_no_folder_and_no_process(self, project: Project, tmp_path: Path) -> None:
         (tmp_path / "temporary").mkdir()
-        project.write(test_a=SLOW, conftest="import os, time\nif 'PYTEST_XDIST_WORKER' in os.environ: time.sleep(60)\n")
+        waiting = "open(os.environ['PYTEST_XDIST_WORKER'], 'x').close(); time.sleep(60)"
+        project.write(test_a=SLOW, conftest=f"import os, time\nif 'PYTEST_XDIST_WORKER' in os.environ: {waiting}\n")
         with project.start(mode="n2", env={"TMPDIR": str(tmp_path / "temporary")}) as process:
-            wait_until(lambda: any((tmp_path / "temporary").glob("evalharness-signs-*")) or process.poll() is not None)
+            wait_until(lambda: (project.root / "gw0").exists() or process.poll() is not None)
             process.terminate()
             run = project.wait(process)
             wait_until(lambda: process_group(process.pid) == [])
