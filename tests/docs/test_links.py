@@ -32,3 +32,8 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_every_page_is_in_the_index() -> None:
     listed = {target for target, _ in LINK.findall(PAGES["docs/README.md"])}
     assert [page for page in PAGES if page.startswith("docs/") and page[5:] not in {*listed, "README.md"}] == []
+
+
+def test_every_page_is_in_the_sites_navigation() -> None:
+    navigation = set((ROOT / "mkdocs.yml").read_text("utf-8").replace(":", " ").split())
+    assert {page.name for page in ROOT.glob("docs/*.md")} - navigation == set()
