@@ -9,9 +9,10 @@ seconds, the time to the first answer, what the processes were at (`sampling.py`
 from __future__ import annotations
 
 import argparse
-import os
+import getpass
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,13 @@ from benchmarks.gpu_scaling import KINDS, MAX_MODEL_LEN, prepare
 from benchmarks.sampling import read_samples, sampled_environment, top
 from benchmarks.throughput.test_answers import MAX_NEW_TOKENS, load_cases, request
 
-CACHES = ("~/.triton", "~/.cache/vllm", "~/.cache/flashinfer", "~/.nv", f"/tmp/torchinductor_{os.environ.get('USER', 'root')}")
+CACHES = (
+    "~/.triton",
+    "~/.cache/vllm",
+    "~/.cache/flashinfer",
+    "~/.nv",
+    str(Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")),
+)
 
 
 def prepared_alone(backend: Any, requests: Sequence[Any], engine: Any) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from evalharness.analysis.speed.engine_speed import engine_speeds
 from evalharness.api.checks import short_hash
-from evalharness.report.drafts import draft_lines
 from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import findings, gate_state, rescored_changes, verdict
+from evalharness.report.levers import draft_lines, tuning_lines
 from evalharness.report.noise import (
     HEADERS as NOISE_HEADERS,
     NOTE,
@@ -225,6 +225,7 @@ def run_facts(run: RunFile) -> Iterator[tuple[str, str]]:
     if git:
         yield "git", text_of(git.get("commit")) + (" with uncommitted changes" if git.get("dirty") else "")
     yield from (("drafts", line) for line in draft_lines(run))
+    yield from (("--tune", line) for line in tuning_lines(run))
 
 
 def _taken(resumption: dict[str, Any]) -> str:

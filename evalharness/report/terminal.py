@@ -12,12 +12,11 @@ from rich.text import Text
 
 from evalharness.report import what_broke
 from evalharness.report.columns import fit, pad
-from evalharness.report.drafts import draft_lines
 from evalharness.report.earlier_run import compare_command
 from evalharness.report.findings import ERRORS, findings, verdict
+from evalharness.report.levers import draft_lines, tuning_lines
 from evalharness.report.markdown import go_on_command
 from evalharness.report.noise import noise_summary
-from evalharness.report.rows_at_once import tuning_lines
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import figure_text, plural, terminal_text
 

@@ -12,7 +12,7 @@ import pytest
 from evalharness.api.errors import ConfigError
 from evalharness.config import resolve
 from evalharness.pytest_plugin.execution.drafts import Drafts, resolve_drafts
-from evalharness.report.drafts import draft_lines
+from evalharness.report.levers import draft_lines
 from tests.backends.hf_models import one_thread
 from tests.pytest_plugin.project import HEADER, Project, Run
 from tests.pytest_plugin.test_warm_engines import TEMPLATE

@@ -1,4 +1,4 @@
-"""What drafts have brought, in sentences."""
+"""What `--draft-from` and `--tune` have brought, in sentences."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from evalharness.report.text import terminal_text, when_finite
 from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
 
 _ROUNDS = "; not in float32, so near-ties may fall otherwise than without"
+_UNDECIDED = "too few answers to measure it; vLLM's own number stays"
 
 
 def draft_lines(run: RunFile) -> Iterator[str]:
@@ -35,3 +36,21 @@ def draft_lines(run: RunFile) -> Iterator[str]:
         than = f"; {made / seconds:,.0f} tokens/s a worker, {before:,.0f} without in an earlier run" if seconds and made and before else ""
         parts = [f"{found:,.0f} of {answers:,.0f} answers had one", rate, *([change] if saved_s else [])]
         yield terminal_text(f"drafts from {source} on {text_of(entry.get('engine'))}: {'; '.join(parts)}{than}{rounds}", 500)
+
+
+def tuning_lines(run: RunFile) -> Iterator[str]:
+    """Yield a sentence for each engine and length that `--tune` has seen: how many rows at once, and what others gave."""
+    for engine in entries_of(run.get("engines")):
+        for lengths, choice in mapping(mapping(engine.get("settings")).get("rows_at_once")).items():
+            facts = mapping(choice)
+            rates = mapping(facts.get("tokens_per_s"))
+            measured = ", ".join(f"{number(count)}: {number(rate)} tok/s" for count, rate in rates.items())
+            how = _UNDECIDED if facts.get("how") == "measuring" else f"{text_of(facts.get('how'))}; {measured}"
+            line = f"rows at once on {text_of(engine.get('id'))}: {number(facts.get('rows'))} ({how}), for {lengths}"
+            yield terminal_text(line, 400)
+
+
+def number(value: object) -> str:
+    """Return a whole number with separators of thousands; anything else, in a run that others wrote, as text."""
+    text = str(value)
+    return f"{int(text):,}" if text.isascii() and text.isdigit() and len(text) < 16 else text[:40]
