@@ -34,8 +34,9 @@ from evalharness.analysis.noise import measured_noise
 from evalharness.analysis.statistics.paired import LEVEL
 from evalharness.api.cases import Case
 from evalharness.pytest_plugin.execution.repeats import sample_of
+from evalharness.runs.measured import NoiseFacts
 from evalharness.runs.repeats import repeat_id
-from evalharness.runs.schema import EvalLine, GateVerdict, NoiseFacts, Row, RunFile
+from evalharness.runs.schema import EvalLine, GateVerdict, Row, RunFile
 
 KINDS = ("cases", "groups", "runs")
 TESTS = ("test_a", "test_b", "test_c")

@@ -22,10 +22,11 @@ from evalharness.analysis.slice_gates import judge_gate
 from evalharness.api.checks import first_names
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.api.wording import number_text, part_of, plural
+from evalharness.runs.measured import NoiseFacts
 from evalharness.runs.partial import parts_of_evals, was_left_out
 from evalharness.runs.run_file import LATEST, find_latest, is_latest, read_run
 from evalharness.runs.samples import ENDED, NOT_RUN, count_outcomes, eval_entries
-from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, NoiseFacts, Row, RunFile
+from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
     from evalharness.analysis.comparison.compare import Comparison, MetricChange

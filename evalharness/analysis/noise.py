@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from evalharness.analysis.comparison.sheets import CaseLine, line_of
+from evalharness.runs.measured import NoiseEntry, NoiseFacts
 from evalharness.runs.repeats import repeat_number
-from evalharness.runs.schema import JUDGED, NoiseEntry, NoiseFacts, Row, entries_of, text_of
+from evalharness.runs.schema import JUDGED, Row, entries_of, text_of
 
 if TYPE_CHECKING:
     from evalharness.analysis.statistics.noise import Noise

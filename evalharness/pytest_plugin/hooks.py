@@ -58,8 +58,8 @@ from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, STATE, EvalSession
 from evalharness.runs.files import RunLock
 from evalharness.runs.journal import readable
+from evalharness.runs.measured import DraftFacts
 from evalharness.runs.run_file import is_latest
-from evalharness.runs.schema import DraftFacts
 
 
 class RunningTests:

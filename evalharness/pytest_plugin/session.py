@@ -15,7 +15,8 @@ from evalharness.pytest_plugin.progress.showing import Ticker
 from evalharness.pytest_plugin.registry import EvalRegistry
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.files import RunLock
-from evalharness.runs.schema import DraftFacts, RunFile
+from evalharness.runs.measured import DraftFacts
+from evalharness.runs.schema import RunFile
 
 
 class EvalSession:

@@ -29,7 +29,8 @@ from evalharness.report.tables import COUNTS, OUTCOMES, RunTables
 from evalharness.report.text import code_block, figure_text, markdown_cell, number_text, plural, terminal_text, when_finite
 from evalharness.report.what_broke import legend
 from evalharness.runs.command_line import HIDDEN
-from evalharness.runs.schema import GateVerdict, RunFile, Throughput, WorkerEntry, entries_of, mapping, text_of
+from evalharness.runs.measured import Throughput, WorkerEntry
+from evalharness.runs.schema import GateVerdict, RunFile, entries_of, mapping, text_of
 
 _WORKERS_NOTE = (
     "Idle is the share of the time, from the first load to the last result, in which a worker neither loaded nor generated. "

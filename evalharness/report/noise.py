@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from evalharness.analysis.noise import ANSWER
 from evalharness.report.text import number_text, one_line, plural, when_finite
-from evalharness.runs.schema import GateVerdict, NoiseEntry, RunFile, entries_of, items_of, mapping, text_of
+from evalharness.runs.measured import NoiseEntry
+from evalharness.runs.schema import GateVerdict, RunFile, entries_of, items_of, mapping, text_of
 
 if TYPE_CHECKING:  # loads scipy, which most runs do without
     from evalharness.analysis.comparison.compare import Comparison, MetricChange

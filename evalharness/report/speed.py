@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from evalharness.report.score_tables import markdown_table
 from evalharness.report.text import markdown_cell, one_line
-from evalharness.runs.schema import EngineSpeed
+from evalharness.runs.measured import EngineSpeed
 
 _NAMES = {"pictures": "waiting for pictures", "generation": "generating", "card": "the card at its limit", "tests": "waiting for tests"}
 _GENERATING = ("prefill", "decode", "generation")

@@ -18,20 +18,9 @@ from evalharness.api.errors import RecordError
 from evalharness.api.garbage import collector
 from evalharness.runs.journal import Line, encode, read_journal, read_lines, session_of
 from evalharness.runs.line_types import check_line
+from evalharness.runs.measured import Durations, Throughput, WorkerEntry
 from evalharness.runs.repeats import split_repeat
-from evalharness.runs.schema import (
-    CaseFacts,
-    Collected,
-    Durations,
-    EngineLine,
-    EvalLine,
-    Generation,
-    OutcomeLine,
-    Row,
-    Throughput,
-    UnitLine,
-    WorkerEntry,
-)
+from evalharness.runs.schema import CaseFacts, Collected, EngineLine, EvalLine, Generation, OutcomeLine, Row, UnitLine
 from evalharness.runs.workers import EngineTotals, WorkerTimes, engine_costs
 
 EvalKey: TypeAlias = "tuple[str, str, str]"

@@ -17,19 +17,9 @@ from typing import Any, Literal, TypeAlias
 
 from evalharness.api.errors import RecordError
 from evalharness.runs.journal import session_of
+from evalharness.runs.measured import Durations, EngineCost, Throughput, WorkerEntry
 from evalharness.runs.run_file import read_run
-from evalharness.runs.schema import (
-    Durations,
-    EngineCost,
-    EngineEntry,
-    EngineLine,
-    Generation,
-    RunFile,
-    Throughput,
-    UnitLine,
-    WorkerEntry,
-    entries_of,
-)
+from evalharness.runs.schema import EngineEntry, EngineLine, Generation, RunFile, UnitLine, entries_of
 
 _Count: TypeAlias = Literal["num_generations", "num_prompt_tokens", "num_completion_tokens"]
 _Seconds: TypeAlias = Literal["load_s", "tests_s", "idle_s"]

@@ -14,7 +14,8 @@ from evalharness.analysis.comparison.sides import read_baseline, read_side, writ
 from evalharness.analysis.comparison.timeline import read_tracks, timeline_of
 from evalharness.analysis.judge import RegressionJudge, judge_gates, num_regression_gates
 from evalharness.analysis.noise import ANSWER, measured_noise, noises_of
-from evalharness.runs.schema import NoiseFacts, RunFile
+from evalharness.runs.measured import NoiseFacts
+from evalharness.runs.schema import RunFile
 from tests.analysis.comparison.runs import ENGINE, cases, measured, run_dir
 
 GATES = {"test_a.py": {"name": "stage_a", "path": "test_a.py", "tests": {"test_stage_a": ["f1 >= 0.8", "no_regression"]}}}

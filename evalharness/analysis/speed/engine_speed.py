@@ -12,7 +12,8 @@ from evalharness.analysis.speed.bound import Bound, Device, Work, bound, decode_
 from evalharness.analysis.speed.limits import Spent, limit, shares
 from evalharness.checkpoints.model_shape import ModelShape, UnknownShape
 from evalharness.hardware.cards import limits_of
-from evalharness.runs.schema import EngineSpeed, RunFile, Throughput, entries_of, mapping, text_of
+from evalharness.runs.measured import EngineSpeed, Throughput
+from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
 
 _COUNTED = 0.9
 

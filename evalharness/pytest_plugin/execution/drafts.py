@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.config import RunConfig
 from evalharness.config.checks import possible_backends
+from evalharness.runs.measured import DraftFacts, Throughput
 from evalharness.runs.run_file import find_latest, is_latest, read_run
-from evalharness.runs.schema import DraftFacts, Throughput, entries_of, mapping, text_of
+from evalharness.runs.schema import entries_of, mapping, text_of
 
 if TYPE_CHECKING:
     from evalharness.runs.drafts import RecordedAnswers

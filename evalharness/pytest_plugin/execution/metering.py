@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evalharness.hardware.devices import MASK
-from evalharness.runs.schema import EngineCost, mapping
+from evalharness.runs.measured import EngineCost
+from evalharness.runs.schema import mapping
 
 if TYPE_CHECKING:
     from evalharness.engine.engine import Engine

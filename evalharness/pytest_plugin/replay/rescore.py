@@ -25,9 +25,10 @@ from evalharness.pytest_plugin.replay.trust import eval_file, is_within, project
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.pytest_plugin.session import NEW_SESSION, EvalSession
 from evalharness.runs.journal import Journal, journal_name, journals_of, session_of
+from evalharness.runs.measured import WorkerEntry
 from evalharness.runs.recorded import RecordedRun
 from evalharness.runs.run_file import is_latest, write_run_file
-from evalharness.runs.schema import RunFile, WorkerEntry, mapping
+from evalharness.runs.schema import RunFile, mapping
 
 _MAX_RUN_ID_CHARS = 80
 _CODES = {

@@ -24,7 +24,8 @@ from evalharness.report.text import duration_text, when_finite
 from evalharness.report.what_broke import LEGEND
 from evalharness.report.worst import goals, worst_first
 from evalharness.report.writing import report_file
-from evalharness.runs.schema import EngineEntry, RunFile, Throughput, entries_of, items_of, mapping, text_of
+from evalharness.runs.measured import Throughput
+from evalharness.runs.schema import EngineEntry, RunFile, entries_of, items_of, mapping, text_of
 
 # Options that say where and how much was run, not what a case was asked.
 _NOT_OF_A_CASE = frozenset({
