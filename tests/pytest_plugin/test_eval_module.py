@@ -69,7 +69,7 @@ def test_s(case, generation): assert generation.text == f"ask {{case.id}}"
         taken = []
         for mark in (MARK, generator):
             for part in ((), ("--shard=1/2",), ("--shard=2/2",)):
-                run = project.write(test_a=mark + TEST).run_inline("--limit=2", f"--run-id=r{len(taken)}", *part)
+                run = project.write(test_a=mark + TEST).run_inline("--limit=2", "--run-id", f"r{len(taken)}", *part)
                 taken.append([row["case_id"] for row in run.rows])
         assert taken[0] == taken[1] + taken[2] == taken[3] == taken[4] + taken[5]
         assert {case_id in ("c0", "c2") for case_id in taken[0]} == {True, False}  # one of each parity

@@ -1,9 +1,9 @@
 """A random sample of cases that is spread over their tags and groups: `--limit`.
 
 Every case is about as likely as any other, so means over the sample estimate means over all. But each value of the first tag gets its
-share of the sample, up to a case or two; within it each value of the second tag, and so on, and within these each group. A larger sample holds
-every smaller one of the same seed. The sample depends on ids, groups, tags and the seed alone: not on the order of
-cases, the machine or the checkpoint.
+share of the sample, up to a case or two; within it each value of the second tag, and so on, and within these each group. A larger
+sample holds every smaller one of the same seed. The sample depends on ids, groups, tags and the seed alone: not on the order of cases,
+the machine or the checkpoint.
 """
 
 from __future__ import annotations
