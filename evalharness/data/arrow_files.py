@@ -24,10 +24,11 @@ from evalharness.data.stored import no_column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MAX_CACHED_BYTES = 256 << 20
-_MAX_PART_BYTES = 64 << 20
+_MAX_CACHED_BYTES = 64 << 20
+_MAX_PART_BYTES = 32 << 20
 """Of what is decoded at once, uncompressed; pandas and pyarrow write a million rows into one row group."""
-_BUFFER_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 16
+"""With it, and without buffering ahead, pyarrow does not hold all of a row group's compressed columns."""
 _ROWS_AT_ONCE = 1024
 _UNKNOWN: Any = object()
 """Stands for a value whose bytes must be read to know whether there are any."""
@@ -275,7 +276,7 @@ class ParquetRows(_ArrowRows):
 
     def _tables(self, part: Part, columns: tuple[str, ...]) -> Iterator[pa.Table]:
         pa = _pyarrow()
-        with pa.parquet.ParquetFile(self.path, metadata=self._metadata, buffer_size=_BUFFER_BYTES) as file:
+        with pa.parquet.ParquetFile(self.path, metadata=self._metadata, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
             for batch in file.iter_batches(part.size, row_groups=[part.group], columns=list(columns)):
                 yield pa.Table.from_batches([batch])
 
