@@ -59,6 +59,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     data = project.root / "data"
     data.mkdir()
     (data / "questions.csv").write_text("id,document,topic,answer\nWhy?,d1,causes,Because\n")
+    row = {"qid": "q1", "document": "d1", "subject": "art", "question": "What colour?", "answer": "white", "image": "white.png"}
+    (data / "test.jsonl").write_text(json.dumps(row))
     (project.root / "verdicts.csv").write_text("case_id,good\nFrance,yes\nJapan,yes\n")
     (project.root / "judge.jsonl").write_text('{"text": "4"}\n')
     Image.new("RGB", (8, 8)).save(data / "white.png")
