@@ -317,4 +317,6 @@ class IpcRows(_ArrowRows):
         return self._starts
 
     def _part(self, part: Part, columns: tuple[str, ...]) -> pa.Table:
-        return _pyarrow().Table.from_batches([self._batch(part.group)]).select(list(columns))
+        table = _pyarrow().Table.from_batches([self._batch(part.group)]).select(list(columns))
+        table.validate(full=True)  # Arrow trusts offsets in a file: wrong ones end the process
+        return table
