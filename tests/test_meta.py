@@ -33,6 +33,7 @@ ROOMS = (
     "runs",
     "analysis",
     "report",
+    "data",
     "prompts",
     "tasks",
     "training",
