@@ -142,7 +142,7 @@ class PromptBuilder:
         if request.join == "text":
             assert isinstance(request.response, str)
             token_ids, response, spans = joined_ids(request, text, tokenizer)
-            remarks += ["join='text': a token spans prompt and response"] * spans
+            remarks += ["joined texts: a token spans prompt and response"] * spans
         else:
             response = response_ids(request, tokenizer)
         placeholder = getattr(self._backend.processor, "image_token_id", None)
