@@ -149,6 +149,7 @@ def test_what_is_no_such_request_is_refused(make: Any, error: type[Exception], p
 
 
 HI = TextGenerationRequest(CHAT)
+SCORED = ScoringRequest(CompletionRequest("ab"), "c")
 
 
 @pytest.mark.parametrize(
