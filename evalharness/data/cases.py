@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,11 +28,16 @@ _MANY_TAGS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class RowCase(Case):
-    """A row as a case. `row` and `images` are read from the file each time, so that cases stay small."""
+    """A row as a case. `row` and `images` are read from the file each time, so that cases stay small.
+
+    `position`: its number among all cases of its source, from 0, whatever --limit takes. `data_dir`: what the source was called with.
+    """
 
     source: RowCases = field(compare=False)
     file: RowFile = field(compare=False)
     place: int
+    position: int
+    data_dir: Path | None
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -44,7 +50,7 @@ class RowCase(Case):
     @property
     def images(self) -> tuple[StoredBytes | Path, ...]:
         """The row's images in the order of their columns, for a `VlmGenerationRequest`; `ImageError` for one that cannot be a picture."""
-        return tuple(self.source.images_of(self.row, self.file, self.place))
+        return tuple(self.source.images_of(self.row, self.file, self.place)) if self.source.image else ()
 
 
 def cases_from(
@@ -101,6 +107,7 @@ class RowCases:
         """Yield the cases; `ConfigError` names the row that makes none."""
         seen: dict[int, int] = {}
         known_tags: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+        positions = itertools.count()
         for file in self._files(data_dir):
             for place, original in scan(file, self._needed()):
                 content_id = _counted(content_hash(original), seen) if self.id is None else None
@@ -120,6 +127,8 @@ class RowCases:
                     source=self,
                     file=file,
                     place=place,
+                    position=next(positions),
+                    data_dir=data_dir,
                 )
 
     def mapped(self, row: dict[str, Any], file: RowFile) -> dict[str, Any] | None:
