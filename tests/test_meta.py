@@ -33,6 +33,7 @@ ROOMS = (
     "runs",
     "analysis",
     "report",
+    "answers",
     "tasks",
     "training",
     "pytest_plugin",
