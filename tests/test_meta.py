@@ -34,6 +34,7 @@ ROOMS = (
     "analysis",
     "report",
     "answers",
+    "scores",
     "tasks",
     "training",
     "pytest_plugin",

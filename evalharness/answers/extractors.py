@@ -8,6 +8,7 @@ import re
 from evalharness.answers.extracting import Extractor, last_of
 from evalharness.answers.json_answer import parse_answer
 from evalharness.answers.json_paths import MISSING, find, read_path
+from evalharness.answers.numbers import find_numbers
 from evalharness.answers.thoughts import without_thoughts
 from evalharness.api.errors import ContractValueError
 
@@ -38,17 +39,13 @@ def _match(pattern: str, place: int, ignore_case: bool) -> Extractor:
     return Extractor(f"{'first' if place == 0 else 'last'}_match({pattern!r})", find_match)
 
 
-_NUMBER = re.compile(r"(?:(?<![\w.,])[-−])?(?<![\d.])(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?:(?<![\w.,])[-−])?(?<![\w.])\.\d+")
+def last_number(*, decimal_mark: str = ".") -> Extractor:
+    """Return the extractor of the last number in a text, as written: `-1,234.5`; with `decimal_mark=","` also `-1.234,5`.
 
-
-def last_number() -> Extractor:
-    """Return the extractor of the last number in a text, as written: `-1,234.5`."""
-
-    def find_number(text: str) -> str | None:
-        number = last_of(_NUMBER.finditer(text))
-        return number and number[0]
-
-    return Extractor("last_number", find_number)
+    The sign counts where it can be one: "5-3" ends with 3. A full stop behind it, a currency and a percent sign are no part of it.
+    """
+    find_numbers("", decimal_mark)  # a wrong mark is refused here, not with the first answer
+    return Extractor("last_number", lambda text: last_of(find_numbers(text, decimal_mark)))
 
 
 def json_field(path: str) -> Extractor:
