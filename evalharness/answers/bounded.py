@@ -80,7 +80,8 @@ def _exchange(process: subprocess.Popen[bytes], line: bytes, limit_s: float) -> 
     assert process.stdout is not None
     process.stdin.write(line)
     process.stdin.flush()
-    parts, deadline = [], time.monotonic() + limit_s
+    parts: list[bytes] = []
+    deadline = time.monotonic() + limit_s
     while not parts or not parts[-1].endswith(b"\n"):
         if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
             raise EOFError
@@ -105,7 +106,7 @@ def serve(function: str, limit_s: float) -> NoReturn:
         try:
             called = called or getattr(import_module(module), name)
             signal.setitimer(signal.ITIMER_PROF, limit_s)  # its signal ends the process, also one whose parent is gone
-            reply = (called(*json.loads(line)), None)
+            reply: tuple[Any, str | None] = (called(*json.loads(line)), None)
             signal.setitimer(signal.ITIMER_PROF, 0)
         except MemoryError:
             os._exit(1)

@@ -72,8 +72,10 @@ def boxed() -> Extractor:
 
     def find_box(text: str) -> str | None:
         box = last_of(_BOX.finditer(text))
+        if box is None:
+            return None
         depth = 1
-        for brace in _BRACES.finditer(text, box.end()) if box else ():
+        for brace in _BRACES.finditer(text, box.end()):
             depth += {"{": 1, "}": -1}.get(brace[0], 0)
             if depth == 0:
                 return text[box.end() : brace.start()]

@@ -48,7 +48,7 @@ class BoundedPattern:
 
     def matches(self, text: str) -> list[str | tuple[str, ...]]:
         """Return what `findall` does: the matches, or their groups."""
-        found: list[str | tuple[str, ...]] = self._run("findall", text)
+        found: list[Any] = self._run("findall", text)
         return [tuple(match) if isinstance(match, list) else match for match in found]
 
     def remove(self, text: str) -> str:

@@ -1,5 +1,11 @@
-"""Ready scores of answers: pure functions of a prediction and its reference."""
+"""Ready scores of answers: pure functions of a prediction and its reference.
 
+A function with an official scorer's name gives that scorer's number; where the scorer is known to be wrong, the function `…_corrected`
+is right.
+"""
+
+from evalharness.scores.anls import anls, anls_corrected
 from evalharness.scores.exact_match import exact_match
+from evalharness.scores.relaxed_accuracy import relaxed_accuracy, relaxed_accuracy_corrected
 
-__all__ = ["exact_match"]
+__all__ = ["anls", "anls_corrected", "exact_match", "relaxed_accuracy", "relaxed_accuracy_corrected"]
