@@ -6,6 +6,16 @@ is right.
 
 from evalharness.scores.anls import anls, anls_corrected
 from evalharness.scores.exact_match import exact_match
+from evalharness.scores.mathematics import MathVerdict, math_equal, math_verify
 from evalharness.scores.relaxed_accuracy import relaxed_accuracy, relaxed_accuracy_corrected
 
-__all__ = ["anls", "anls_corrected", "exact_match", "relaxed_accuracy", "relaxed_accuracy_corrected"]
+__all__ = [
+    "MathVerdict",
+    "anls",
+    "anls_corrected",
+    "exact_match",
+    "math_equal",
+    "math_verify",
+    "relaxed_accuracy",
+    "relaxed_accuracy_corrected",
+]
