@@ -6,6 +6,7 @@ is right.
 
 from evalharness.scores.anls import anls, anls_corrected
 from evalharness.scores.exact_match import exact_match
+from evalharness.scores.machine_translation import bleu, chrf, ter, translation
 from evalharness.scores.mathematics import MathVerdict, math_equal, math_verify
 from evalharness.scores.relaxed_accuracy import relaxed_accuracy, relaxed_accuracy_corrected
 
@@ -13,9 +14,13 @@ __all__ = [
     "MathVerdict",
     "anls",
     "anls_corrected",
+    "bleu",
+    "chrf",
     "exact_match",
     "math_equal",
     "math_verify",
     "relaxed_accuracy",
     "relaxed_accuracy_corrected",
+    "ter",
+    "translation",
 ]
