@@ -55,11 +55,8 @@ def test_exact_matches_are_those_of_lm_eval(options) -> None:
     from lm_eval.api.metrics import exact_match_hf_evaluate
 
     draw = random.Random(1)
-    pairs = [
-        (text, draw.choice([text, text.upper(), text.replace(",", ""), text + ".", other]))
-        for text, other in zip(texts(300), texts(300, 2))
-    ]
-    for prediction, reference in pairs:
+    for prediction, other in zip(texts(300), texts(300, 2), strict=True):
+        reference = draw.choice([prediction, prediction.upper(), prediction.replace(",", ""), prediction + ".", other])
         oracle = exact_match_hf_evaluate(predictions=[prediction], references=[reference], **options)
         assert exact_match(prediction, reference, **options) == oracle["exact_match"], (prediction, reference)
 
@@ -71,7 +68,7 @@ def test_bleu_chrf_and_ter_are_those_of_lm_eval() -> None:
     words = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "home", ",", "."]
     references = [[" ".join(draw.choices(words, k=draw.randint(3, 12))) for _ in range(2)] for _ in range(30)]
     predictions = [" ".join(draw.sample(given.split(), k=draw.randint(0, len(given.split())))) for given, _ in references]
-    items = list(zip(references, predictions))
+    items = list(zip(references, predictions, strict=True))
     rows = [{"reference": wanted, "generation": {"text": given}} for wanted, given in items]
     wanted = {"bleu": metrics.bleu(items), "chrf": metrics.chrf(items), "chrf_plus_plus": metrics.chrfpp(items), "ter": metrics.ter(items)}
     assert translation(*wanted)(rows) == wanted

@@ -32,11 +32,8 @@ def test_what_is_wrong_is_refused() -> None:
 
 
 def test_ter_of_long_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "evalharness.scores.machine_translation._ter", BoundedFunction("evalharness.scores.translation:ter_here", limit_s=0.5)
-    )
+    bounded = BoundedFunction("evalharness.scores.machine_translation:ter_here", limit_s=0.5)
+    monkeypatch.setattr("evalharness.scores.machine_translation._ter", bounded)
     texts = [" ".join(f"w{place * step % 50}" for place in range(600)) for step in (1, 7)]
-    with pytest.raises(
-        EvalHarnessError, match="TER was given up: it took more than 0.5 s of processor time.*; the longest answer has 600 words"
-    ):
+    with pytest.raises(EvalHarnessError, match=r"it took more than 0.5 s of processor time.*; the longest answer has 600 words"):
         translation("ter")([{"reference": texts[0], "generation": {"text": texts[1]}}])
