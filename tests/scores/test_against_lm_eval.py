@@ -135,11 +135,11 @@ def test_instructions_are_followed_as_lm_eval_has_it(monkeypatch: pytest.MonkeyP
     from lm_eval.tasks.ifeval import utils
 
     monkeypatch.setattr(langdetect.DetectorFactory, "seed", 0)  # lm-eval sets none, so that it may answer otherwise the next time
-    draw, seen = random.Random(0), set()
-    for number in range(200):
+    draw, seen = random.Random(16), set()  # a seed whose texts follow each instruction at least once
+    for number in range(150):
         text = "".join(draw.choices(WRITTEN, k=draw.randint(0, 9)))
         text = [text, text, text.upper(), text.lower(), f"The cat{text}", f'"{text}"', '{"a": 1}', "* b\nSection 1"][number % 8]
-        chosen = [INSTRUCTIONS[(number + step) % len(INSTRUCTIONS)] for step in (0, 7, 16)]
+        chosen = [INSTRUCTIONS[(number + step) % len(INSTRUCTIONS)] for step in range(0, 25, 5)]
         names, values = [name for name, _ in chosen], [draw.choice(ways) for _, ways in chosen]
         document = {"key": number, "instruction_id_list": names, "prompt": "", "kwargs": [{**one, "unused": None} for one in values]}
         oracle, ours = utils.process_results(document, [text]), ifeval(text, names, values)
