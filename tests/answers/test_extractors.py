@@ -77,11 +77,28 @@ def test_the_last_number_is_as_it_is_written(text: str, value: str | None) -> No
         ("The correct choice would be (A)", "A"), ("Answer:\n\nB", "B"),
         ("A dog is here", None), ("I think so", None), ("Paris", None), ("", None), ("The answer is Bordeaux", None),
         ("The correct answer is A or B", None), ("Answer: A, B", None), ("(A) no, (B) yes", None), ("A. one\nB. two", None),
-        ("The answer is a dog", None), ("Answer: E", None),
+        ("The answer is a dog", None), ('{"a": 1}', None), ("Answer: E", None),
     ],
 )  # fmt: skip
 def test_a_choice_is_named_or_not_found(text: str, letter: str | None) -> None:
     assert choice_letter("ABCD")(text).value == letter
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("It is Lyon.", "B"),
+        ("It is New York", "D"),
+        ("york", "C"),
+        ("Paris or Lyon", None),
+        ("Parisian", None),
+        ("The answer is A, not Lyon", "A"),
+        ("答案是B选项", "B"),
+    ],
+)
+def test_a_choice_may_be_named_by_its_text(text: str, letter: str | None) -> None:
+    assert choice_letter("ABCD", ["Paris", "Lyon", "York", "New York"])(text).value == letter
+    assert choice_letter("AB", ["same", "same"])("same").value is None
 
 
 def test_a_chain_shows_each_step_and_stops_where_nothing_is_found() -> None:
@@ -119,6 +136,7 @@ def test_filters_stand_side_by_side_with_a_rate_of_nothing_found() -> None:
         (lambda: json_field("a["), ConfigError, "is not a path"),
         (lambda: between("", "b"), ContractValueError, "marks that are not empty"),
         (lambda: choice_letter("AA"), ContractValueError, "must be different letters or digits such as 'ABCD', got 'AA'"),
+        (lambda: choice_letter("AB", "xyz"), ContractValueError, "3 texts of choices have 2 letters, 'AB'; each needs one"),
         (lambda: last_number(decimal_mark=";"), ContractValueError, 'decimal_mark must be "." or ",", got \';\''),
         (lambda: chain(), ContractValueError, "at least one step"),
         (lambda: chain("x"), ContractTypeError, "must be an extractor or a function of a text, got 'x'"),
@@ -130,8 +148,8 @@ def test_wrong_extractors_are_refused_when_they_are_made(make, error, message) -
 
 
 EXTRACTORS = [
-    last_number(), last_number(decimal_mark=","), choice_letter(), boxed(), json_field("a"), between("<", ">"), strip_thinking(),
-    first_match(r"#### (-?[\d.,]+)"),
+    last_number(), last_number(decimal_mark=","), choice_letter("ABCD", ["a", "12", "answer is"]), boxed(), json_field("a"),
+    between("<", ">"), strip_thinking(), first_match(r"#### (-?[\d.,]+)"),
 ]  # fmt: skip
 PARTS = [
     "1",
