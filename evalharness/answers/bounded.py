@@ -100,10 +100,12 @@ def _exchange(process: subprocess.Popen[bytes], line: bytes, limit_s: float) -> 
     assert process.stdout is not None
     process.stdin.write(line)
     process.stdin.flush()
+    replies = select.poll()  # `select.select` takes no descriptor above 1,023
+    replies.register(process.stdout, select.POLLIN)
     parts: list[bytes] = []
     deadline = time.monotonic() + limit_s
     while not parts or not parts[-1].endswith(b"\n"):
-        if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
+        if not replies.poll(max(deadline - time.monotonic(), 0) * 1000):
             raise TimeoutError
         parts.append(os.read(process.stdout.fileno(), 1 << 16))
         if not parts[-1]:
