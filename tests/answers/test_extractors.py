@@ -139,10 +139,15 @@ def test_filters_stand_side_by_side_with_a_rate_of_nothing_found() -> None:
         (lambda: choice_letter("AB", "xyz"), ContractValueError, "3 texts of choices have 2 letters, 'AB'; each needs one"),
         (lambda: last_number(decimal_mark=";"), ContractValueError, 'decimal_mark must be "." or ",", got \';\''),
         (lambda: chain(), ContractValueError, "at least one step"),
-        (lambda: chain("x"), ContractTypeError, "must be an extractor or a function of a text, got 'x'"),
+        (lambda: chain("x"), ContractTypeError, "an extractor, or a function of a text, is wanted, got 'x'"),
+        (lambda: chain(strip_thinking), ContractTypeError, r"write strip_thinking\(…\), with parentheses"),
+        (lambda: chain(boxed(), choice_letter), ContractTypeError, r"write choice_letter\(…\), with parentheses"),
+        (lambda: by_filter("a", [boxed()]), ContractTypeError, "filters must be a mapping of names to extractors"),
+        (lambda: boxed()(None), ContractTypeError, r"the text of an extractor must be a str, got None \(NoneType\)"),
+        (lambda: chain(len)("ab"), ContractTypeError, r"what len returns must be a str, got 2 \(int\)"),
     ],
 )
-def test_wrong_extractors_are_refused_when_they_are_made(make, error, message) -> None:
+def test_what_is_wrong_is_refused(make, error, message) -> None:
     with pytest.raises(error, match=message):
         make()
 
