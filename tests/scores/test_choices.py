@@ -1,12 +1,11 @@
-"""Choice metrics: equal to independent definitions, also with ties, equal choices and several right ones. lm-eval's are in test_lm_eval.py."""
+"""Choice metrics: equal to independent definitions, also with ties, equal choices and several right ones."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from evalharness.api.errors import ContractValueError
 from evalharness.api.requests import GenerationResult
@@ -35,9 +34,11 @@ def test_sums_and_means_decide(sums, gold, acc, norm, by_bytes, tied):
     assert [scores[name] for name in ("acc", "acc_norm", "acc_bytes", "tied")] == [acc, norm, by_bytes, tied]
 
 
-def test_equal_choices_stay_two(tmp_path):
+def test_equal_choices_stay_two():
     judged = choice_scores([scored(-1.0, -1.0), -2.0, -3.0], ["no", "no", "yes"], 1)
-    assert judged.scores["acc"] == 0 and judged.scores["tied"] == 1 and len(judged.details["choices"]) == 3
+    assert judged.scores["acc"] == 0
+    assert judged.scores["tied"] == 1
+    assert len(judged.details["choices"]) == 3
     assert judged.problem == "'no' is taken for the right 'no'"
 
 
@@ -72,9 +73,12 @@ def test_scores_and_aggregates_keep_their_bounds(questions):
     judged = [choice_scores(sums, CHOICES, gold) for sums, gold in questions]
     for each in judged:
         assert sum(choice["share"] for choice in each.details["choices"]) == pytest.approx(1)
-        assert 0 <= each.scores["brier_score"] <= 2 and each.scores["p_right"] <= each.scores["confidence"]
+        assert 0 <= each.scores["brier_score"] <= 2
+        assert each.scores["p_right"] <= each.scores["confidence"]
     metrics = choice_aggregates([{"scores": each.scores, "details": each.details} for each in judged])
-    assert 0 <= metrics["ece"] <= 1 and -1 <= metrics["mcc"] <= 1 and 0 <= metrics["macro_f1"] <= 1
+    assert 0 <= metrics["ece"] <= 1
+    assert -1 <= metrics["mcc"] <= 1
+    assert 0 <= metrics["macro_f1"] <= 1
     if all(each.scores["acc"] for each in judged):
         assert metrics["macro_f1"] == 1
 
