@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from evalharness.scores.averages import all_of, macro_over
 from evalharness.scores.choices import CHOICE_DIRECTIONS, ChoiceScores, choice_aggregates, choice_request, choice_scores
+from evalharness.scores.perplexity import PERPLEXITY_DIRECTIONS, perplexity_aggregates, perplexity_scores
 
-__all__ = ["CHOICE_DIRECTIONS", "ChoiceScores", "choice_aggregates", "choice_request", "choice_scores"]
+__all__ = [
+    "CHOICE_DIRECTIONS",
+    "PERPLEXITY_DIRECTIONS",
+    "ChoiceScores",
+    "all_of",
+    "choice_aggregates",
+    "choice_request",
+    "choice_scores",
+    "macro_over",
+    "perplexity_aggregates",
+    "perplexity_scores",
+]
