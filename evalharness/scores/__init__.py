@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evalharness.scores.averages import all_of, macro_over
 from evalharness.scores.choices import CHOICE_DIRECTIONS, ChoiceScores, choice_aggregates, choice_request, choice_scores
-from evalharness.scores.perplexity import PERPLEXITY_DIRECTIONS, perplexity_aggregates, perplexity_scores
+from evalharness.scores.perplexity import PERPLEXITY_DIRECTIONS, document_request, perplexity_aggregates, perplexity_scores
 
 __all__ = [
     "CHOICE_DIRECTIONS",
@@ -14,6 +14,7 @@ __all__ = [
     "choice_aggregates",
     "choice_request",
     "choice_scores",
+    "document_request",
     "macro_over",
     "perplexity_aggregates",
     "perplexity_scores",

@@ -19,6 +19,13 @@ from typing import Any
 
 from evalharness.api.errors import ContractValueError
 from evalharness.api.requests import GenerationResult
+from evalharness.api.scoring import ScoringRequest
+
+
+def document_request(text: str, *, window: int | None = None) -> ScoringRequest:
+    """Return the request to score a whole text; `window`: how many tokens at a time, by default as many as the context has room for."""
+    return ScoringRequest("", text, join="text", rolling=True if window is None else window)
+
 
 PERPLEXITY_DIRECTIONS: Mapping[str, str] = {
     **dict.fromkeys(("word_perplexity", "byte_perplexity", "bits_per_byte", "num_nats", "impossible"), "lower"),
