@@ -33,6 +33,7 @@ ROOMS = (
     "runs",
     "analysis",
     "report",
+    "data",
     "tasks",
     "training",
     "pytest_plugin",
