@@ -34,6 +34,8 @@ ROOMS = (
     "analysis",
     "report",
     "data",
+    "answers",
+    "scores",
     "tasks",
     "training",
     "pytest_plugin",
