@@ -1,7 +1,7 @@
 """MMMU's rules: the letter of a multiple-choice answer, and answers to open questions. They never guess.
 
-MMMU's own script (eval/eval_utils.py, which lmms-eval follows) draws a letter at random where it finds none: `expected_by_chance` is what
-that gives on average. It also takes the end of any word for a letter ("because of the DNA" for A); `letter_of` does not.
+MMMU's own script (eval/eval_utils.py, which lmms-eval follows) draws a letter at random where it finds none. It also takes the end of any
+word for a letter ("because of the DNA" for A), and a list of right answers for one text.
 """
 
 from __future__ import annotations
@@ -9,10 +9,33 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from evalharness.answers import choice_letter
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was read from an answer, None for nothing, and the scores `acc`, `acc_official` and `not_found`."""
+
+    found: str | None
+    scores: dict[str, float]
+
+
+def judge(answer: str, reference: str, options: Sequence[str]) -> Judged:
+    """Return the scores of an answer; without `options` the question is an open one.
+
+    `acc_official` is what MMMU's script gives, and, where that would draw a letter, how often the letter is right.
+    """
+    if options:
+        letter, official = letter_of(answer, options), official_letter(answer, options)
+        by_script = 1 / len(options) if official is None else float(official == reference)
+        return Judged(letter, {"acc": float(letter == reference), "acc_official": by_script, "not_found": float(letter is None)})
+    found = answer.strip() or None
+    right, by_script = open_is_right(answer, reference), float(open_is_right(answer, reference, official=True))
+    return Judged(found, {"acc": float(right), "acc_official": by_script, "not_found": float(found is None)})
 
 
 def official_letter(answer: str, options: Sequence[str]) -> str | None:
@@ -46,11 +69,6 @@ def letter_of(answer: str, options: Sequence[str]) -> str | None:
     # "A" is an article, too, where a word follows.
     named = [letter for letter in found if letter != "A"] or (found if re.search(r"(?<![\w'’-])A(?![\w'’-])(?! +\w)", answer) else [])
     return named[-1] if named else _option_named(_padded(answer), options)
-
-
-def expected_by_chance(letter: str | None, reference: str, options: Sequence[str]) -> float:
-    """Return 1 or 0 for a letter that was found; without one, how often a letter drawn at random is right."""
-    return 1 / len(options) if letter is None else float(letter == reference)
 
 
 def _padded(answer: str) -> str:

@@ -1,0 +1,47 @@
+"""DocVQA: questions on scanned documents, answered in their words (Mathew et al. 2021, arXiv 2007.00398).
+
+    pytest evals/public/test_docvqa.py --model CHECKPOINT --data FOLDER
+
+FOLDER holds lmms-lab/DocVQA (revision 539088e, Apache-2.0), `DocVQA/validation-*.parquet`, or the challenge's `val_v1.0_withQT.json`
+(older: `val_v1.0.json`) beside its `documents/`; registration is needed for the latter. The test split has no answers.
+
+    {"questionId": "24580", "question": "What is the total?", "answers": ["$12.50", "12.50"], "docId": 7029, "image": {"bytes": …}, …}
+
+Metric of lmms-eval 0.7.3, task `docvqa_val`, and of the challenge, equal per item: `anls`, 1 − the edit distance to the nearest answer as
+a part of the longer text, in any case; below 0.5 it is 0. `exact`: the same text as an answer, in any case.
+https://github.com/EvolvingLMMs-Lab/lmms-eval/tree/v0.7.3/lmms_eval/tasks/docvqa
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from evalharness import GenerationOptions
+from evalharness.data import cases_from
+from evalharness.prompts import template
+from evalharness.scores import anls, exact_match
+
+FILES = ("DocVQA/validation-*.parquet", "validation-*.parquet", "val_v1.0*.json", "**/val_v1.0*.json")
+
+pytestmark = pytest.mark.eval(
+    cases=cases_from(
+        *FILES,
+        field="data",
+        needs=("questionId", "docId", "answers"),
+        id="questionId",
+        group="docId",
+        tags={"kind": lambda row: ", ".join(row.get("question_types") or ["unnamed"])},
+        reference="answers",
+        image="image",
+    ),
+    request=template("{{question}}\nAnswer the question using a single word or phrase.", chat=True),
+    options=GenerationOptions(max_new_tokens=32),
+    optional=True,
+)
+
+
+@pytest.mark.gate("invalid_rate <= 0.02")
+def test_answer(case, generation, score):
+    near = anls(generation.answer, case.reference)
+    score(anls=near, exact=exact_match(generation.answer.strip(), case.reference, ignore_case=True))
+    assert near, f"expected {' or '.join(case.reference)}, got {generation.answer!r}"
