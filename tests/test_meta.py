@@ -33,6 +33,7 @@ ROOMS = (
     "runs",
     "analysis",
     "report",
+    "scores",
     "tasks",
     "training",
     "pytest_plugin",

@@ -1,0 +1,7 @@
+"""Scores of answers and of likelihoods: pure functions of an answer and what is right. Knows neither engines, files nor pytest."""
+
+from __future__ import annotations
+
+from evalharness.scores.choices import CHOICE_DIRECTIONS, ChoiceScores, choice_aggregates, choice_request, choice_scores
+
+__all__ = ["CHOICE_DIRECTIONS", "ChoiceScores", "choice_aggregates", "choice_request", "choice_scores"]
