@@ -33,6 +33,7 @@ ROOMS = (
     "runs",
     "analysis",
     "report",
+    "answers",
     "scores",
     "tasks",
     "training",

@@ -1,0 +1,104 @@
+"""What an extractor is and gives, and chains of them.
+
+An extractor is a pure function of a text with a name. `extractor(text)` gives `Extracted`: the value, None where nothing was found, and
+the text after each step. A text of white space only is nothing, too. Nothing is guessed, and no text makes an extractor raise.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from evalharness.api.checks import excerpt
+from evalharness.api.errors import ContractTypeError, ContractValueError
+
+T = TypeVar("T")
+MAX_STEP_CHARS = 1000
+"""Of a step's text that details keep; the whole text is in the row already."""
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """What was found: `value`, None for nothing; `steps`: each step's name and the text after it, None where it found nothing."""
+
+    value: str | None
+    steps: tuple[tuple[str, str | None], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `details`; long texts are cut, and the cut is visible."""
+        steps = [[name, text if text is None else excerpt(text, MAX_STEP_CHARS, count_rest=True)] for name, text in self.steps]
+        return {"answer": self.value if self.value is None else excerpt(self.value, MAX_STEP_CHARS, count_rest=True), "steps": steps}
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """A named function from a text to what it finds there; `parts` are the steps of a chain."""
+
+    name: str
+    find: Callable[[str], str | None]
+    parts: tuple[Extractor, ...] = ()
+
+    def __call__(self, text: str) -> Extracted:
+        steps: list[tuple[str, str | None]] = []
+        value: str | None = text
+        for part in self.parts or (self,):
+            value = part.find(value)
+            value = None if value is None or not value.strip() else value
+            steps.append((part.name, value))
+            if value is None:
+                break
+        return Extracted(value, tuple(steps))
+
+
+def chain(*steps: Extractor | Callable[[str], str | None]) -> Extractor:
+    """Return the extractor that hands the text from step to step; where one finds nothing, the chain does not.
+
+    A step may be a plain function from a text to a text or None, such as `str.lower`.
+    """
+    if not steps:
+        raise ContractValueError("chain() needs at least one step, such as chain(strip_thinking(), last_number())")
+    parts: list[Extractor] = []
+    for step in steps:
+        if isinstance(step, Extractor):
+            parts += step.parts or (step,)
+        elif callable(step):
+            parts.append(Extractor(getattr(step, "__name__", type(step).__name__), step))
+        else:
+            raise ContractTypeError(f"a step of chain() must be an extractor or a function of a text, got {step!r}")
+    return Extractor(" > ".join(part.name for part in parts), lambda text: _value_of(parts, text), tuple(parts))
+
+
+def _value_of(parts: list[Extractor], text: str) -> str | None:
+    return Extractor("chain", lambda text: None, tuple(parts))(text).value
+
+
+def last_of(values: Iterable[T]) -> T | None:
+    """Return the last of them, None where there is none; keeps no others."""
+    return next(iter(deque(values, maxlen=1)), None)
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """Scores and details of one answer by several filters."""
+
+    scores: dict[str, float]
+    details: dict[str, Any]
+
+
+def by_filter(text: str, filters: Mapping[str, Extractor], /, **metrics: Callable[[str], float]) -> Filtered:
+    """Return the scores of a text by several filters side by side: `<metric>_<filter>` and `not_found_<filter>`, 1 where it found nothing.
+
+    Each metric is a function of the value that was found; nothing found scores 0, and the metric is not asked. `details` holds the
+    answer and the steps of each filter under "filters".
+    """
+    scores: dict[str, float] = {}
+    steps: dict[str, Any] = {}
+    for name, extract in filters.items():
+        found = extract(text)
+        steps[name] = found.to_json()
+        for metric, judge in metrics.items():
+            scores[f"{metric}_{name}"] = 0.0 if found.value is None else float(judge(found.value))
+        scores[f"not_found_{name}"] = float(found.value is None)
+    return Filtered(scores, {"filters": steps})
