@@ -22,6 +22,7 @@ from evalharness.api.checks import any_text, shown
 from evalharness.api.errors import EvalHarnessError, RequestError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import (
+    CompletionRequest,
     GenerationFailure,
     Outcome,
     Request,
@@ -34,8 +35,8 @@ from evalharness.api.wording import plural
 
 MAX_STEPS = 1000
 """A generator that has asked so many steps without coming to its question never will."""
-_REQUESTS = (TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest, ScoringRequest)
-_QUESTION = "a TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest or ScoringRequest"
+_REQUESTS = (TextGenerationRequest, VlmGenerationRequest, CompletionRequest, TokenGenerationRequest, ScoringRequest)
+_QUESTION = "a TextGenerationRequest, VlmGenerationRequest, CompletionRequest, TokenGenerationRequest or ScoringRequest"
 _STEP = "a step is (list of requests, GenerationOptions) or (list of requests, list with the options of each)"
 
 

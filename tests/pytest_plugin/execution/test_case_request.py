@@ -187,8 +187,8 @@ class TestWhatGoesWrong:
         failure = request.go_on([result("x")])
         assert failure == GenerationFailure(
             "error",
-            "request(c) returned None after 1 step; it must give a TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest "
-            "or ScoringRequest",
+            "request(c) returned None after 1 step; it must give a TextGenerationRequest, VlmGenerationRequest, CompletionRequest, "
+            "TokenGenerationRequest or ScoringRequest",
         )
 
     @pytest.mark.parametrize(
