@@ -33,6 +33,7 @@ ROOMS = (
     "runs",
     "analysis",
     "report",
+    "data",
     "answers",
     "scores",
     "tasks",

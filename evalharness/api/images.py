@@ -24,7 +24,7 @@ from evalharness.api.errors import BackendError, ImageError
 if TYPE_CHECKING:
     from PIL import Image
 
-ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
+ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | StoredImage | Image.Image"
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """The formats that are opened, by Pillow's names; a phone's MPO is a JPEG to it."""
@@ -43,6 +43,17 @@ ORIENTATION_TAG = 0x0112
 PNG_SIGNATURE_BYTES = 8
 MAX_EXIF_BYTES = 1 << 20
 """Of a PNG's eXIf chunk; a JPEG's has 64 KiB at most."""
+
+
+class StoredImage:
+    """The content of an image file inside another file, such as a row of a Parquet file; it is read anew each time it is used."""
+
+    name: str
+    """Where it is, for messages."""
+
+    def read(self) -> bytes:
+        """Return the bytes; raises `ImageError`, or `OSError` if the file around it cannot be read."""
+        raise NotImplementedError
 
 
 class MadeImage(bytes):
@@ -126,12 +137,17 @@ def _name(source: object) -> str:
         return str(source)
     if isinstance(source, bytes):
         return f"image of {len(source)} bytes"
-    return "PIL image"
+    return source.name if isinstance(source, StoredImage) else "PIL image"
 
 
 @contextmanager
 def _stream(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
     """Open the source's bytes and close them again."""
+    if isinstance(source, StoredImage):
+        try:
+            source = source.read()
+        except OSError as error:
+            raise _unreadable(name, error) from error
     if isinstance(source, bytes):
         with BytesIO(source) as stream:
             yield stream

@@ -108,7 +108,7 @@ class RunConfig:
         metavar="SECONDS",
         only_for=_HF_VLLM,
     )
-    data: Path | None = option(_FOLDER, "Folder from which the evals load their cases (default: the eval's own folder)")
+    data: Path | None = option(_FOLDER, "Folder or file from which the evals load their cases (default: the eval's own folder)")
     limit: int | None = option(
         Number(int, minimum=1, hint_if_too_small="; leave it out to run every case"),
         "Run only the first N cases of each eval (default: all cases)",
