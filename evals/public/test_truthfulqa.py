@@ -56,7 +56,7 @@ def question_of(row):
 def request(case):
     row = case.row
     prompt = f"{PRIMER}Q: {row['question']}\nA:"
-    choices = [*row["mc1"]["choices"], *row["mc2"]["choices"]]
+    choices = dict.fromkeys((*row["mc1"]["choices"], *row["mc2"]["choices"]))  # most stand in both
     return (yield from choice_request([ScoringRequest(prompt, f" {choice}", join="text") for choice in choices]))
 
 
@@ -67,11 +67,12 @@ pytestmark = pytest.mark.eval(
 
 @pytest.mark.gate("invalid_rate <= 0.02")
 def test_truth(case, steps, score, details):
-    row, (results,) = case.row, steps
+    row = case.row
+    results = {result.text: result for result in steps[0]}
     judged = {}
-    for name, given in (("mc1", results[: len(row["mc1"]["choices"])]), ("mc2", results[len(row["mc1"]["choices"]) :])):
-        right = [place for place, label in enumerate(row[name]["labels"]) if label]
-        judged[name] = choice_scores(given, row[name]["choices"], right)
+    for name in ("mc1", "mc2"):
+        choices, right = row[name]["choices"], [place for place, label in enumerate(row[name]["labels"]) if label]
+        judged[name] = choice_scores([results[f" {choice}"] for choice in choices], choices, right)
     score(mc1=judged["mc1"].scores["acc"], mc2=judged["mc2"].scores["p_right"])
     details(mc1=judged["mc1"].details, mc2=judged["mc2"].details)
     assert not judged["mc1"].problem, judged["mc1"].problem

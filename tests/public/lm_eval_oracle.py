@@ -64,7 +64,9 @@ def official_task(name: str, files: Mapping[str, str], **changes: Any) -> Config
     config = load_yaml(_TASKS / f"{name}.yaml", resolve_func=True)
     kind = "parquet" if next(iter(files.values())).endswith(".parquet") else "json"
     config |= {"dataset_path": kind, "dataset_name": None, "dataset_kwargs": {"data_files": dict(files)}}
-    config |= {split: None for split in ("training_split", "validation_split", "test_split", "fewshot_split") if config.get(split) not in files}
+    config |= {
+        split: None for split in ("training_split", "validation_split", "test_split", "fewshot_split") if config.get(split) not in files
+    }
     task = ConfigurableTask(config=config | changes)
     task.set_fewshot_seed(_FEWSHOT_SEED)
     return task
