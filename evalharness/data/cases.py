@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 from evalharness.api.cases import Case
 from evalharness.api.checks import shown
 from evalharness.api.errors import ConfigError
+from evalharness.api.images import StoredBytes
 from evalharness.data.finding import row_files
-from evalharness.data.stored import GivenRows, Row, RowFile, StoredBytes, no_column
+from evalharness.data.stored import GivenRows, Row, RowFile, no_column
 
 Column: TypeAlias = "str | Callable[[Mapping[str, Any]], Any]"
 """A column's name, or a function of the row."""
