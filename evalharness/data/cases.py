@@ -29,6 +29,9 @@ class RowCase(Case):
     source: _Source = field(compare=False)
     file: RowFile = field(compare=False)
     place: int
+    position: int
+    """Among all cases of its eval, from 0, before any are sampled."""
+    data_dir: Path | None = field(compare=False)
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -102,6 +105,7 @@ class _Source:
     def __call__(self, data_dir: Path | None) -> Iterator[RowCase]:
         """Yield the cases; `ConfigError` names the row that makes none."""
         seen: dict[str, int] = {}
+        position = 0
         for file in self._files(data_dir):
             for place, original in file.scan(self._needed()):
                 row = self.mapped(file, original)
@@ -122,7 +126,10 @@ class _Source:
                     source=self,
                     file=file,
                     place=place,
+                    position=position,
+                    data_dir=data_dir,
                 )
+                position += 1
 
     def mapped(self, file: RowFile, row: dict[str, Any]) -> dict[str, Any] | None:
         """Return the row as the eval wants it, None if it is left out."""
