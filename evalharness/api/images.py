@@ -13,7 +13,7 @@ import hashlib
 import os
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -24,7 +24,7 @@ from evalharness.api.errors import BackendError, ImageError
 if TYPE_CHECKING:
     from PIL import Image
 
-ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | StoredImage | Image.Image"
+ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | StoredBytes | Image.Image"
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """The formats that are opened, by Pillow's names; a phone's MPO is a JPEG to it."""
@@ -45,15 +45,21 @@ MAX_EXIF_BYTES = 1 << 20
 """Of a PNG's eXIf chunk; a JPEG's has 64 KiB at most."""
 
 
-class StoredImage:
-    """The content of an image file inside another file, such as a row of a Parquet file; it is read anew each time it is used."""
+class StoredBytes:
+    """Bytes inside another file, such as an image in a row of a Parquet file: read anew each time they are used.
 
-    name: str
-    """Where it is, for messages."""
+    `name` says in messages where they are; `path` is what the row calls them, "" where it gives no name.
+    """
+
+    def __init__(self, name: str, read: Callable[[], bytes], path: str = "") -> None:
+        self.name, self._read, self.path = name, read, path
 
     def read(self) -> bytes:
-        """Return the bytes; raises `ImageError`, or `OSError` if the file around it cannot be read."""
-        raise NotImplementedError
+        """Return the bytes; raises `ImageError` where there are none, `OSError` if the file around them cannot be read."""
+        return self._read()
+
+    def __repr__(self) -> str:
+        return f"<bytes of {self.name}>"
 
 
 class MadeImage(bytes):
@@ -137,13 +143,13 @@ def _name(source: object) -> str:
         return str(source)
     if isinstance(source, bytes):
         return f"image of {len(source)} bytes"
-    return source.name if isinstance(source, StoredImage) else "PIL image"
+    return source.name if isinstance(source, StoredBytes) else "PIL image"
 
 
 @contextmanager
 def _stream(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
     """Open the source's bytes and close them again."""
-    if isinstance(source, StoredImage):
+    if isinstance(source, StoredBytes):
         try:
             source = source.read()
         except OSError as error:

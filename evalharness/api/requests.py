@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from evalharness.api import errors
-from evalharness.api.checks import check_boolean, check_sequence, check_token_ids, excerpt, named_arguments, shown
+from evalharness.api.checks import check_boolean, check_sequence, check_text, check_token_ids, excerpt, named_arguments, shown
 from evalharness.api.options import LogprobsKind
 from evalharness.api.thinking import Thinking
 from evalharness.api.tools import Tool, read_tools
@@ -78,6 +78,22 @@ class TokenGenerationRequest:
         check_sequence("request.prompt_token_ids", self.prompt_token_ids, "ints")
         check_token_ids("request.prompt_token_ids", self.prompt_token_ids)
         object.__setattr__(self, "prompt_token_ids", tuple(self.prompt_token_ids))
+
+
+@named_arguments(text="prompt", messages="TextGenerationRequest(messages)")
+@dataclass(frozen=True)
+class CompletionRequest:
+    """One text that the model continues: no chat template, for base models. The tokenizer's own beginning (BOS) stands before it, no end.
+
+    Special tokens in the text (`<|im_end|>` in data) stay text, unless `special_tokens`.
+    """
+
+    prompt: str
+    special_tokens: bool = False
+
+    def __post_init__(self) -> None:
+        check_text("request.prompt", self.prompt)
+        check_boolean("request.special_tokens", self.special_tokens)
 
 
 def _check_messages(messages: Sequence[object]) -> None:
@@ -203,7 +219,7 @@ class GenerationFailure:
         return cls("invalid" if kind == "invalid" else "error", problem, known[cause](problem) if cause in known else None)
 
 
-Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest | ScoringRequest"
+Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | CompletionRequest | TokenGenerationRequest | ScoringRequest"
 """What an engine can be asked."""
 Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 """What becomes of a request."""
@@ -213,7 +229,7 @@ def check_requests(requests: Any) -> None:
     """Raise `ContractTypeError` unless these are requests, in a sequence."""
     from evalharness.api.scoring import ScoringRequest
 
-    kinds = (TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest, ScoringRequest)
+    kinds = (TextGenerationRequest, VlmGenerationRequest, CompletionRequest, TokenGenerationRequest, ScoringRequest)
     names = f"{', '.join(kind.__name__ for kind in kinds[:-1])} or {kinds[-1].__name__}"
     if isinstance(requests, kinds):
         raise errors.ContractTypeError(f"requests must be a list, got one {type(requests).__name__}; did you mean [request]?")
@@ -221,7 +237,7 @@ def check_requests(requests: Any) -> None:
     for position, request in enumerate(requests):
         if not isinstance(request, kinds):
             got = f"requests[{position}] must be a {names}, got {shown(request)} ({type(request).__name__})"
-            raise errors.ContractTypeError(f"{got}; a text is TextGenerationRequest([{{'role': 'user', 'content': …}}])")
+            raise errors.ContractTypeError(f"{got}; a text is CompletionRequest(…) or TextGenerationRequest([{{'role': …, 'content': …}}])")
 
 
 def nothing_ran(refused: Mapping[int, errors.RequestError], num_requests: int) -> errors.RequestsFailed:

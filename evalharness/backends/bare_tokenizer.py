@@ -66,8 +66,9 @@ class BareTokenizer:
         """Return the number of ids, added tokens included."""
         return self._tokenizer.get_vocab_size()
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text."""
+    def encode(self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = False) -> list[int]:
+        """Return the ids of a text; `split_special_tokens`: what is written like a special token is text."""
+        self._tokenizer.encode_special_tokens = split_special_tokens
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False) -> str:
@@ -77,6 +78,11 @@ class BareTokenizer:
     def convert_ids_to_tokens(self, token_id: int) -> str | None:
         """Return how the vocabulary writes an id."""
         return self._tokenizer.id_to_token(token_id)
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """Texts of the special tokens."""
+        return [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
 
     def get_added_vocab(self) -> dict[str, int]:
         """Return the ids of the tokens that were added to the vocabulary."""

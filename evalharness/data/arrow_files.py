@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import ConfigError, ImageError, MissingDependency
-from evalharness.data.stored import StoredBytes, no_column
+from evalharness.api.images import StoredBytes
+from evalharness.data.stored import no_column
 
 if TYPE_CHECKING:
     import pyarrow as pa

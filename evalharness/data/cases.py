@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 from evalharness.api.cases import Case
 from evalharness.api.checks import shown
 from evalharness.api.errors import ConfigError
+from evalharness.api.images import StoredBytes
 from evalharness.data.finding import row_files
-from evalharness.data.stored import GivenRows, Row, RowFile, StoredBytes, no_column
+from evalharness.data.stored import GivenRows, Row, RowFile, no_column
 
 Column: TypeAlias = "str | Callable[[Mapping[str, Any]], Any]"
 """A column's name, or a function of the row."""
@@ -28,6 +29,9 @@ class RowCase(Case):
     source: _Source = field(compare=False)
     file: RowFile = field(compare=False)
     place: int
+    position: int
+    """Among all cases of its eval, from 0, before any are sampled."""
+    data_dir: Path | None = field(compare=False)
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -52,6 +56,7 @@ def cases_from(
     map: Callable[[dict[str, Any]], Mapping[str, Any] | None] | None = None,
     field: str | None = None,
     columns: Sequence[str] | None = None,
+    needs: Sequence[str] = (),
 ) -> Callable[[Path | None], Iterator[RowCase]]:
     """Return the `cases` function of an eval marker, whose cases are the rows of files.
 
@@ -59,7 +64,8 @@ def cases_from(
     itself. `id`, `group`, `reference`: a column or a function of the row; `id` may be several columns, joined by "-". Without `id` it is a
     hash of what the row holds, whatever its place: equal rows get "-2", "-3"… `tags`: columns, or columns by tag. `image`: columns with
     images, as bytes or as paths relative to the file. `map` changes rows, or leaves one out by None; ids are made of rows before.
-    `field`: the value of a JSON file that holds the rows. `columns`: the names of a table without a first line of names.
+    `field`: the value of a JSON file that holds the rows. `columns`: the names of a table without a first line of names. `needs`: columns without which a file
+    is another data set's: it is passed over.
     """
     return _Source(
         names=names,
@@ -71,6 +77,7 @@ def cases_from(
         map=map,
         field=field,
         columns=columns,
+        needs=needs,
     )
 
 
@@ -93,10 +100,12 @@ class _Source:
     map: Callable[[dict[str, Any]], Mapping[str, Any] | None] | None
     field: str | None
     columns: Sequence[str] | None
+    needs: Sequence[str]
 
     def __call__(self, data_dir: Path | None) -> Iterator[RowCase]:
         """Yield the cases; `ConfigError` names the row that makes none."""
         seen: dict[str, int] = {}
+        position = 0
         for file in self._files(data_dir):
             for place, original in file.scan(self._needed()):
                 row = self.mapped(file, original)
@@ -117,7 +126,10 @@ class _Source:
                     source=self,
                     file=file,
                     place=place,
+                    position=position,
+                    data_dir=data_dir,
                 )
+                position += 1
 
     def mapped(self, file: RowFile, row: dict[str, Any]) -> dict[str, Any] | None:
         """Return the row as the eval wants it, None if it is left out."""
@@ -139,7 +151,7 @@ class _Source:
         given = [name for name in self.names if not isinstance(name, (str, Path))]
         if given:
             return [GivenRows(rows, folder=data_dir) for rows in given]
-        return row_files([str(name) for name in self.names], data_dir, field=self.field, columns=self.columns)
+        return row_files([str(name) for name in self.names], data_dir, field=self.field, columns=self.columns, needs=self.needs)
 
     def _needed(self) -> set[str] | None:
         """Return the columns that cases are made of; None if it takes whole rows."""

@@ -18,28 +18,46 @@ SUFFIXES = (".parquet", ".arrow", ".feather", ".csv", ".tsv", ".jsonl", ".ndjson
 
 
 def row_files(
-    names: Sequence[str], data_dir: Path | str | None, *, field: str | None = None, columns: Sequence[str] | None = None
+    names: Sequence[str],
+    data_dir: Path | str | None,
+    *,
+    field: str | None = None,
+    columns: Sequence[str] | None = None,
+    needs: Sequence[str] = (),
 ) -> list[RowFile]:
     """Return the files of the first name that means any, in the order of their names; `MissingData` if none does.
 
-    A name is a path or a glob pattern, relative to `data_dir`. A `data_dir` that is a file is meant itself, whatever the names.
+    A name is a path or a glob pattern, relative to `data_dir`. A `data_dir` that is a file is meant itself, whatever the names. Files whose
+    first row lacks a column of `needs` are not meant.
     """
     folder = Path(data_dir) if data_dir is not None else None
+    unfit: list[str] = []
+
+    def fitting(paths: Sequence[Path], root: Path) -> list[RowFile]:
+        files = [open_file(path, _shown(path, root), field=field, columns=columns) for path in paths]
+        fit = [file for file in files if not needs or set(needs) <= set(next(file.scan(), (0, {}))[1])]
+        unfit.extend(file.name for file in files if file not in fit)
+        return fit
+
     if folder is not None and folder.is_file():
-        return [open_file(folder, folder.name, field=field, columns=columns)]
+        if files := fitting([folder], folder.parent):
+            return files
+        raise MissingData(f"{folder} has not the columns {', '.join(needs)}")
     for name in names:
         if folder is None and not Path(name).is_absolute():
             continue
         paths = _matching(folder or Path(), name)
         if paths:
             root = folder if folder is not None else paths[0].parent
-            return [open_file(path, _shown(path, root), field=field, columns=columns) for path in paths]
+            if files := fitting(paths, root):
+                return files
     wanted = first_names(names, 6) or "the rows"
     if folder is None:
         raise MissingData(f"no data was given; give a file, or a folder that holds {wanted}, with --data")
     if not folder.exists():
         raise MissingData(f"{folder} does not exist; give a file, or a folder that holds {wanted}, with --data")
-    raise MissingData(f"{folder} holds no {wanted}; it has {_content(folder)}")
+    others = f"; {first_names(unfit, 4)} has not the columns {', '.join(needs)}" if unfit else ""
+    raise MissingData(f"{folder} holds no {wanted}; it has {_content(folder)}{others}")
 
 
 def _content(folder: Path) -> str:

@@ -6,12 +6,11 @@ ever unpickled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from evalharness.api.errors import ConfigError, did_you_mean
-from evalharness.api.images import StoredImage
 
 Row = Mapping[str, Any]
 
@@ -32,20 +31,6 @@ class RowFile(Protocol):
 
     def where(self, place: int) -> str:
         """Return how messages name a row."""
-
-
-class StoredBytes(StoredImage):
-    """Bytes in a row of a file; `read` reads them anew each time. `path` is the name that the row gives them, "" where it gives none."""
-
-    def __init__(self, name: str, read: Callable[[], bytes], path: str = "") -> None:
-        self.name, self._read, self.path = name, read, path
-
-    def read(self) -> bytes:
-        """Return the bytes."""
-        return self._read()
-
-    def __repr__(self) -> str:
-        return f"<bytes of {self.name}>"
 
 
 class GivenRows:

@@ -23,6 +23,7 @@ from evalharness.api.errors import CapabilityError, ConfigError, ContractTypeErr
 from evalharness.api.hooks import normalise_plugins
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import (
+    CompletionRequest,
     GenerationResult,
     Outcome,
     Request,
@@ -152,7 +153,7 @@ class Engine:
         return self._backend.work.read() if isinstance(self._backend, CountedWork) else {}
 
     def generate_text_batch(
-        self, requests: Sequence[TextGenerationRequest], options: GenerationOptions, *, plugins: Sequence[Any] = ()
+        self, requests: Sequence[TextGenerationRequest | CompletionRequest], options: GenerationOptions, *, plugins: Sequence[Any] = ()
     ) -> list[GenerationResult]:
         """Return one result per request, in order; `RequestsFailed` (with all outcomes) where any has none."""
         return self._batch(requests, options, plugins)

@@ -19,8 +19,9 @@ from evalharness.api.thinking import Thinking, num_ids_until
 from evalharness.backends.base import Completion, Prompt
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.jobs import Job
-from evalharness.engine.prompts import PreparedRequest, prompt_sha256, text_of_ids
+from evalharness.engine.prompts import PreparedRequest, prompt_sha256
 from evalharness.engine.stop_policy import Ending, finish
+from evalharness.engine.text_ids import text_of_ids
 
 
 class PromptSource:

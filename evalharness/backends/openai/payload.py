@@ -94,17 +94,17 @@ class RequestWriter:
         `RequestError` for a prompt given as ids that would not be the same ones again after a way through text.
         """
         ids = self._flavour.token_ids and not as_text
-        if prompt.given_as_ids and not ids:
+        if (prompt.given_as_ids or prompt.bare is not None) and not ids:
             self._check_round_trip(prompt)
         body: dict[str, Any] = {"model": model, "prompt": list(prompt.token_ids) if ids else prompt.text}
         if prompt.plan.logprobs:
             body["logprobs"] = 1
         if self._flavour.token_ids and not ids:
-            body["add_special_tokens"] = False  # the rendered text has them
+            body["add_special_tokens"] = prompt.bare is not None  # a rendered text has them
         return {**body, **self._sampling(prompt.plan)}
 
     def _check_round_trip(self, prompt: Prompt) -> None:
-        again = tuple(self._tokenizer.encode(prompt.text, add_special_tokens=False))
+        again = tuple(self._tokenizer.encode(prompt.text, add_special_tokens=prompt.bare is not None))
         if again != prompt.token_ids:
             raise RequestError(
                 f"the server takes no token ids, and the text of these {len(prompt.token_ids)} ids is tokenised to {len(again)} others; "

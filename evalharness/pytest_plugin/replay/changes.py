@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from evalharness.api.cases import Case
 from evalharness.api.errors import EvalHarnessError
 from evalharness.api.images import image_sha256
-from evalharness.api.requests import GenerationFailure, GenerationResult, Request, TokenGenerationRequest
+from evalharness.api.requests import CompletionRequest, GenerationFailure, GenerationResult, Request, TokenGenerationRequest
 from evalharness.api.scoring import ScoringRequest, chat_of
 from evalharness.api.tools import read_tools
 from evalharness.api.wording import plural
@@ -141,8 +141,11 @@ def _same_response(request: ScoringRequest, made: GenerationResult) -> bool:
 def _without_chat(request: Request, made: GenerationResult) -> PromptChange | None:
     from evalharness.engine.prompts import token_ids_sha256
 
-    if isinstance(request, ScoringRequest) and isinstance(request.prompt, str):
-        return None if request.prompt == made.prompt_text else _OTHER_TEXT
+    prompt = request.prompt if isinstance(request, ScoringRequest) else request
+    if isinstance(prompt, CompletionRequest):
+        prompt = prompt.prompt
+    if isinstance(prompt, str):
+        return None if prompt == made.prompt_text else _OTHER_TEXT
     if isinstance(request, TokenGenerationRequest):
         ids = token_ids_sha256(request.prompt_token_ids)
     else:
