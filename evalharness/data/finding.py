@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +23,26 @@ def row_files(
     *,
     field: str | None = None,
     columns: Sequence[str] | None = None,
-    needs: Sequence[str] = (),
+    needs: Sequence[str | Collection[str]] = (),
 ) -> list[RowFile]:
     """Return the files of the first name that means any, in the order of their names; `MissingData` if none does.
 
     A name is a path or a glob pattern, relative to `data_dir`. A `data_dir` that is a file is meant itself, whatever the names. Files whose
-    first row lacks a column of `needs` are not meant.
+    first row lacks a column of `needs`, or all of several names for one, are not meant.
     """
     folder = Path(data_dir) if data_dir is not None else None
     unfit: list[str] = []
 
     def fitting(paths: Sequence[Path], root: Path) -> list[RowFile]:
         files = [open_file(path, _shown(path, root), field=field, columns=columns) for path in paths]
-        fit = [file for file in files if not needs or set(needs) <= set(next(file.scan(), (0, {}))[1])]
+        fit = [file for file in files if not needs or _has(next(file.scan(), (0, {}))[1], needs)]
         unfit.extend(file.name for file in files if file not in fit)
         return fit
 
     if folder is not None and folder.is_file():
         if files := fitting([folder], folder.parent):
             return files
-        raise MissingData(f"{folder} has not the columns {', '.join(needs)}")
+        raise MissingData(f"{folder} has not the columns {_names(needs)}")
     for name in names:
         if folder is None and not Path(name).is_absolute():
             continue
@@ -56,8 +56,16 @@ def row_files(
         raise MissingData(f"no data was given; give a file, or a folder that holds {wanted}, with --data")
     if not folder.exists():
         raise MissingData(f"{folder} does not exist; give a file, or a folder that holds {wanted}, with --data")
-    others = f"; {first_names(unfit, 4)} has not the columns {', '.join(needs)}" if unfit else ""
+    others = f"; {first_names(unfit, 4)} has not the columns {_names(needs)}" if unfit else ""
     raise MissingData(f"{folder} holds no {wanted}; it has {_content(folder)}{others}")
+
+
+def _has(columns: Collection[str], needs: Sequence[str | Collection[str]]) -> bool:
+    return all(need in columns if isinstance(need, str) else any(name in columns for name in need) for need in needs)
+
+
+def _names(needs: Sequence[str | Collection[str]]) -> str:
+    return ", ".join(need if isinstance(need, str) else " or ".join(need) for need in needs)
 
 
 def _content(folder: Path) -> str:

@@ -42,9 +42,14 @@ def load_cases(data_dir: Path | None) -> Iterator[RowCase]:
 
 def _rows(data_dir: Path | None) -> Iterator[dict[str, Any]]:
     seen: Counter[str] = Counter()
+    boxes: dict[str, dict[int, list[float]]] = {}
     folder = Path() if data_dir is None else data_dir if data_dir.is_dir() else data_dir.parent
-    for row in read_rows(*FILES, data_dir=data_dir):
+    for row in read_rows(*FILES, data_dir=data_dir, field="images"):
         file = row["__file__"]
+        if "caption" in row:
+            if file not in boxes:
+                boxes[file] = {each["image_id"]: each["bbox"] for each in read_rows(folder / file, field="annotations")}
+            row["bbox"] = boxes[file][row["id"]]
         split = next(iter(re.findall(r"(?:^|[/_])(val|test[AB]?)(?=[-.])", file)), "unnamed")
         for expression in _expressions(row, (folder / file).parent):
             image_id = expression["image_id"]
@@ -60,11 +65,9 @@ def _expressions(row: Mapping[str, Any], folder: Path) -> Iterator[dict[str, Any
         image_id = re.sub(r"_\d+$", "", Path(row.get("file_name") or row["question_id"]).stem)
         texts = [row["answer"]] if isinstance(row["answer"], str) else row["answer"]
         yield from ({"text": text, "box": _corners(row["bbox"]), "image": row["image"], "image_id": image_id} for text in texts)
-    elif {"images", "annotations"} <= row.keys():
-        boxes = {each["image_id"]: each["bbox"] for each in row["annotations"]}
-        for said in row["images"]:
-            image = _found(folder, f"train2014/{said['file_name']}")
-            yield {"text": said["caption"], "box": _corners(boxes[said["id"]]), "image": str(image), "image_id": image.stem}
+    elif {"caption", "file_name"} <= row.keys():
+        image = _found(folder, f"train2014/{row['file_name']}")
+        yield {"text": row["caption"], "box": _corners(row["bbox"]), "image": str(image), "image_id": image.stem}
     else:
         raise MissingData(f"{row['__file__']} is not of RefCOCO: its rows have {', '.join(key for key in row if key != '__file__')}")
 

@@ -2,8 +2,9 @@
 
     pytest evals/public/test_chartqa.py --model CHECKPOINT --data FOLDER
 
-FOLDER holds lmms-lab/ChartQA (revision 9e63b7df1592a1c2158e735cc1725454aef0d6d9) or HuggingFaceM4/ChartQA (b605b6e08b57faf4359aeb2fe6a3ca595f99b6c5;
-GPL-3.0), or the authors' `ChartQA Dataset` with `test/test_human.json`, `test/test_augmented.json` and `test/png/`.
+FOLDER holds lmms-lab/ChartQA (revision 9e63b7df1592a1c2158e735cc1725454aef0d6d9) or HuggingFaceM4/ChartQA (revision
+b605b6e08b57faf4359aeb2fe6a3ca595f99b6c5), `data/test-*.parquet`, or the authors' `ChartQA Dataset` with `test/test_human.json`,
+`test/test_augmented.json` and `test/png/`. GPL-3.0.
 
     {"type": "human_test", "question": "What is the value of fig?", "answer": "55", "image": {"bytes": …}}
     {"imgname": "fruit.png", "query": "What is the value of fig?", "label": "55"}
@@ -37,7 +38,7 @@ def question_of(row):
 
 pytestmark = pytest.mark.eval(
     cases=cases_from(
-        *FILES, needs=({"question", "query"}, {"type", "label"}), reference="answer", tags={"split": "type"}, image="image", map=question_of
+        *FILES, needs=(("question", "query"), ("type", "label")), reference="answer", tags={"split": "type"}, image="image", map=question_of
     ),
     request=template("{{question}}\nAnswer the question with a single word.", chat=True),
     options=GenerationOptions(max_new_tokens=16),

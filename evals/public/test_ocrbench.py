@@ -9,8 +9,8 @@ beside `OCRBench_Images/`. The questions are of 29 data sets, each under its own
     {"dataset_name": "SROIE", "type": "Key Information Extraction", "question": …, "answers": ["9.30"], "image_path": "SROIE/0.png"}
 
 Metric of lmms-eval 0.7.3, task `ocrbench`, equal per item: `contains`, an answer stands in what the model said, in any case, full-width
-letters as usual ones; for formulas (HME100k) with any spaces. Times 1,000 it is the benchmark's score. `contains_as_published`: the authors'
-script, equal per item, to which full-width letters are others. The tag `kind` has the ten kinds apart.
+letters as usual ones; for formulas (HME100k) with any spaces. Times 1,000 it is the benchmark's score. `contains_as_published`: the
+authors' script, equal per item, to which full-width letters are others. The tag `kind` has the ten kinds apart.
 https://github.com/EvolvingLMMs-Lab/lmms-eval/tree/v0.7.3/lmms_eval/tasks/ocrbench
 https://github.com/Yuliang-Liu/MultimodalOCR/blob/f5cbec66817b643f732f11cdc7b3a550963b70dc/OCRBench/example.py
 """
@@ -38,7 +38,7 @@ def question_of(row):
 pytestmark = pytest.mark.eval(
     cases=cases_from(
         *FILES,
-        needs=({"dataset", "dataset_name"}, {"question_type", "type"}, {"answer", "answers"}),
+        needs=(("dataset", "dataset_name"), ("question_type", "type"), ("answer", "answers")),
         reference="answer",
         tags={"kind": "question_type", "dataset": "dataset"},
         image="image",
