@@ -10,7 +10,8 @@ b605b6e08b57faf4359aeb2fe6a3ca595f99b6c5), `data/test-*.parquet`, or the authors
     {"imgname": "fruit.png", "query": "What is the value of fig?", "label": "55"}
 
 Metric of lmms-eval 0.7.3, task `chartqa`, equal per item: `relaxed`, a number within 5 % of the answer, or else the same text in any case.
-The tag `split` has the human and the augmented questions apart.
+To it "1,000" is no number, and 2019 is near the year 2010; `relaxed_corrected` knows better. The tag `split` has the human and the
+augmented questions apart.
 https://github.com/EvolvingLMMs-Lab/lmms-eval/tree/v0.7.3/lmms_eval/tasks/chartqa
 """
 
@@ -21,7 +22,7 @@ import pytest
 from evalharness import GenerationOptions
 from evalharness.data import cases_from
 from evalharness.prompts import template
-from evalharness.scores import relaxed_accuracy
+from evalharness.scores import relaxed_accuracy, relaxed_accuracy_corrected
 
 FILES = ("data/test-*.parquet", "test/test_*.json", "ChartQA Dataset/test/test_*.json", "test-*.parquet", "test_*.json")
 
@@ -48,6 +49,6 @@ pytestmark = pytest.mark.eval(
 
 @pytest.mark.gate("invalid_rate <= 0.02")
 def test_answer(case, generation, score):
-    right = relaxed_accuracy(generation.answer, case.reference)
-    score(relaxed=right)
+    right = relaxed_accuracy_corrected(generation.answer, case.reference)
+    score(relaxed=relaxed_accuracy(generation.answer, case.reference), relaxed_corrected=right)
     assert right, f"expected {case.reference}, got {generation.answer!r}"

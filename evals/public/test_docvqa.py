@@ -8,7 +8,8 @@ FOLDER holds lmms-lab/DocVQA (revision 539088e, Apache-2.0), `DocVQA/validation-
     {"questionId": "24580", "question": "What is the total?", "answers": ["$12.50", "12.50"], "docId": 7029, "image": {"bytes": …}, …}
 
 Metric of lmms-eval 0.7.3, task `docvqa_val`, and of the challenge, equal per item: `anls`, 1 − the edit distance to the nearest answer as
-a part of the longer text, in any case; below 0.5 it is 0. `exact`: the same text as an answer, in any case.
+a part of the longer text, in any case; below 0.5 it is 0. Spaces behind a wrong answer raise it, but not `anls_corrected`. `exact`: the
+same text as an answer, in any case.
 https://github.com/EvolvingLMMs-Lab/lmms-eval/tree/v0.7.3/lmms_eval/tasks/docvqa
 """
 
@@ -19,7 +20,7 @@ import pytest
 from evalharness import GenerationOptions
 from evalharness.data import cases_from
 from evalharness.prompts import template
-from evalharness.scores import anls, exact_match
+from evalharness.scores import anls, anls_corrected, exact_match
 
 FILES = ("DocVQA/validation-*.parquet", "validation-*.parquet", "val_v1.0*.json", "**/val_v1.0*.json")
 
@@ -42,6 +43,7 @@ pytestmark = pytest.mark.eval(
 
 @pytest.mark.gate("invalid_rate <= 0.02")
 def test_answer(case, generation, score):
-    near = anls(generation.answer, case.reference)
-    score(anls=near, exact=exact_match(generation.answer.strip(), case.reference, ignore_case=True))
+    near = anls_corrected(generation.answer, case.reference)
+    exact = exact_match(generation.answer.strip(), case.reference, ignore_case=True)
+    score(anls=anls(generation.answer, case.reference), anls_corrected=near, exact=exact)
     assert near, f"expected {' or '.join(case.reference)}, got {generation.answer!r}"
