@@ -7,7 +7,6 @@ and its imports of the standard library, numpy and other modules of lmms-eval; d
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
 import sys
 from functools import cache
@@ -19,13 +18,18 @@ import pytest
 VERSION = "0.7.3"
 
 
+def tasks_folder() -> Path:
+    """Return the folder of lmms-eval's tasks; skips the test where lmms-eval is not installed."""
+    spec = importlib.util.find_spec("lmms_eval")  # only found: importing it would load half of its dependencies
+    if spec is None or spec.submodule_search_locations is None:
+        pytest.skip(f"lmms-eval is not installed: pip install --no-deps lmms-eval=={VERSION}")
+    return Path(spec.submodule_search_locations[0], "tasks")
+
+
 @cache
 def lmms_eval(module: str) -> SimpleNamespace:
     """Return the names of `lmms_eval.<module>`, such as "tasks.mmmu.utils"; skips the test where lmms-eval is not installed."""
-    spec = importlib.util.find_spec("lmms_eval")  # the module is only found: it would load half of its dependencies
-    if spec is None or spec.submodule_search_locations is None:
-        pytest.skip(f"lmms-eval is not installed: pip install --no-deps lmms-eval=={VERSION}")
-    path = Path(spec.submodule_search_locations[0], *module.split(".")).with_suffix(".py")
+    path = Path(tasks_folder().parent, *module.split(".")).with_suffix(".py")
     names: dict[str, object] = {"__file__": str(path), "__name__": f"lmms_eval.{module}"}
     for node in ast.parse(path.read_text("utf-8")).body:
         _run(node, names, path)
