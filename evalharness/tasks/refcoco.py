@@ -26,8 +26,8 @@ FILES = (
     "data/*.parquet",
     "refcoco*_[vt][ae][ls]*.jsonl",
     "finetune_refcoco*_[vt][ae][ls]*.json",
-    "**/refcoco*_[vt][ae][ls]*.jsonl",
-    "**/finetune_refcoco*_[vt][ae][ls]*.json",
+    "*/refcoco*_[vt][ae][ls]*.jsonl",
+    "*/finetune_refcoco*_[vt][ae][ls]*.json",
 )
 """Splits val, test, testA and testB, not train."""
 
