@@ -6,6 +6,7 @@ of the tokens that write its numbers.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import io
 import math
@@ -39,11 +40,9 @@ def confidences(generation: GenerationResult, num_boxes: int, tokenizer: Any) ->
         raise ConfigError(f"the answer has {num_boxes} boxes, its tokens write {len(boxes)}: their log-probabilities are of another text")
     found = []
     for box in boxes:
-        values = [
-            value
-            for piece, end, value in zip(pieces, ends, generation.logprobs, strict=False)
-            if value is not None and end - len(piece) < box.end and end > box.start and any(letter.isdigit() for letter in piece)
-        ]
+        own = slice(bisect.bisect_right(ends, box.start), bisect.bisect_left(ends, box.end) + 1)
+        tokens = zip(pieces[own], generation.logprobs[own], strict=True)
+        values = [value for piece, value in tokens if value is not None and any(letter.isdigit() for letter in piece)]
         found.append(math.exp(math.fsum(values) / len(values)) if values else 0.0)
     return found
 

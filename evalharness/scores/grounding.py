@@ -67,7 +67,8 @@ def iou(one: Corners, other: Corners) -> float:
 def best_iou(text: str, truth: Corners, size: tuple[int, int]) -> float:
     """Return the IoU that lmms-eval's refcoco_grounding gives: that of the best box, its numbers as pixels or as 0..1000.
 
-    The right answer thus chooses the box and what its numbers mean: an upper bound. `truth` in pixels of an image of `size`.
+    The right answer thus chooses the box and what its numbers mean; but Qwen-VL's `(x1,y1),(x2,y2)` it does not read. `truth` in pixels of
+    an image of `size`.
     """
     read = [way for box in _lmms_boxes(text) for way in (box, _scaled(box, (1000, 1000), size))]
     return max((iou(box, truth) for box in read), default=0.0)

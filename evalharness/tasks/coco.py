@@ -89,9 +89,9 @@ def judge(
     scores = {"f1_50": f1, "not_found": not_found, "unknown_labels": float(len(boxes) - len(detections))}
     shapes = {"truth": [_shape(each) for each in wanted], "predictions": [_shape(each) for each in detections]}
     details = {"image": {"width": size[0], "height": size[1]}, **shapes, "objects": list(objects), "detections": detections}
-    problem = (
-        none_in("box of a known label", generation.answer, generation.finish_reason) if not_found else f"{hits} of {len(wanted)} objects, {len(detections)} boxes"
-    )
+    problem = f"{hits} of {len(wanted)} objects, {len(detections)} boxes"
+    if not_found:
+        problem = none_in("box of a known label", generation.answer, generation.finish_reason)
     return Judgement(scores, details, "" if f1 == 1 else problem)
 
 

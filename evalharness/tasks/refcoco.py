@@ -101,7 +101,9 @@ def judge(generation: GenerationResult, truth: Corners, coordinates: str | None)
     best = best_iou(generation.answer, truth, size)
     scores = {"acc_50": float(overlap >= 0.5), "iou": overlap, "acc_50_best": float(best >= 0.5), "not_found": float(not read)}
     shapes = {"predictions": [_shape(box) for box in read[:1]], "truth": [_shape(truth)]}
-    details = {"image": {"width": size[0], "height": size[1]}, **shapes}
+    pairs = [[0, 0, round(overlap, 3)]] if overlap >= 0.5 else []
+    parsed = [round(value) for value in read[0]] if read else None
+    details = {"image": {"width": size[0], "height": size[1]}, **shapes, "pairs": pairs, "parsed": parsed}
     problem = none_in("box", generation.answer, generation.finish_reason) if not read else f"IoU {overlap:.2f} with the right box"
     return Judgement(scores, details, "" if overlap >= 0.5 else problem)
 
