@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evalharness.answers.json_text import loads
 from evalharness.api.checks import read_regular
 from evalharness.api.errors import ConfigError, MissingData
 from evalharness.api.requests import GenerationResult
@@ -22,7 +23,6 @@ from evalharness.scores.detection import average_precision, confidences
 from evalharness.scores.grounding import boxes_in, iou
 from evalharness.tasks.dense.objects import patches_of, space_of
 from evalharness.tasks.prompt_rows import Judgement, none_in
-from evalharness.tasks.shared import loads
 
 FILES = ("annotations/instances_val*.json", "instances_val*.json", "*/annotations/instances_val*.json")
 KEYS = ("images", "annotations", "categories")
