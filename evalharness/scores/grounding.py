@@ -126,7 +126,7 @@ def _json_boxes(value: Any) -> Iterator[Corners]:
     while ahead:
         value = ahead.pop()
         if isinstance(value, list):
-            if _are_four_numbers(value):
+            if _are_four_numbers(value) and _is_box(value):
                 yield _four(value)
             else:
                 ahead += reversed(value)

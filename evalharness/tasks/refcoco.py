@@ -18,6 +18,8 @@ from typing import Any
 from evalharness.api.errors import MissingData
 from evalharness.api.requests import GenerationResult
 from evalharness.data import RowCase, cases_from, read_rows
+from evalharness.data.finding import row_files
+from evalharness.data.stored import RowFile
 from evalharness.scores.grounding import Corners, best_iou, boxes_in, iou
 from evalharness.tasks.dense.objects import patches_of, space_of
 from evalharness.tasks.prompt_rows import Judgement, none_in
@@ -28,8 +30,10 @@ FILES = (
     "finetune_refcoco*_[vt][ae][ls]*.json",
     "*/refcoco*_[vt][ae][ls]*.jsonl",
     "*/finetune_refcoco*_[vt][ae][ls]*.json",
+    "*/data/*.parquet",
 )
 """Splits val, test, testA and testB, not train."""
+NEEDS = (("sent", "answer", "caption"), ("bbox", "caption"))
 
 
 def load_cases(data_dir: Path | None) -> Iterator[RowCase]:
@@ -42,22 +46,21 @@ def load_cases(data_dir: Path | None) -> Iterator[RowCase]:
 
 def _rows(data_dir: Path | None) -> Iterator[dict[str, Any]]:
     seen: Counter[str] = Counter()
-    boxes: dict[str, dict[int, list[float]]] = {}
-    folder = Path() if data_dir is None else data_dir if data_dir.is_dir() else data_dir.parent
-    for row in read_rows(*FILES, data_dir=data_dir, field="images"):
-        file = row["__file__"]
-        if "caption" in row:
-            if file not in boxes:
-                boxes[file] = {each["image_id"]: each["bbox"] for each in read_rows(folder / file, field="annotations")}
-            row["bbox"] = boxes[file][row["id"]]
-        split = next(iter(re.findall(r"(?:^|[/_])(val|test[AB]?)(?=[-.])", file)), "unnamed")
-        for expression in _expressions(row, (folder / file).parent):
-            image_id = expression["image_id"]
-            seen[image_id] += 1
-            yield {**expression, "split": split, "id": f"{split}-{image_id}-{seen[image_id]}"}
+    for file in row_files(FILES, data_dir, field="images", needs=NEEDS):
+        split = next(iter(re.findall(r"(?:^|[/_])(val|test[AB]?)(?=[-.])", file.name)), "unnamed")
+        boxes: dict[int, list[float]] = {}
+        for _, row in file.scan():
+            if "caption" in row and not boxes:
+                whole = file.folder / Path(file.name).name
+                boxes = {each["image_id"]: each["bbox"] for each in read_rows(whole, field="annotations")}
+            for expression in _expressions(row, file, boxes):
+                image_id = expression["image_id"]
+                seen[image_id] += 1
+                yield {**expression, "split": split, "id": f"{split}-{image_id}-{seen[image_id]}"}
 
 
-def _expressions(row: Mapping[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
+def _expressions(row: Mapping[str, Any], file: RowFile, boxes: Mapping[int, list[float]]) -> Iterator[dict[str, Any]]:
+    folder = file.folder
     if {"sent", "bbox", "image"} <= row.keys():
         image = _found(folder, row["image"])
         yield {"text": row["sent"], "box": row["bbox"], "image": str(image), "image_id": image.stem}
@@ -67,9 +70,9 @@ def _expressions(row: Mapping[str, Any], folder: Path) -> Iterator[dict[str, Any
         yield from ({"text": text, "box": _corners(row["bbox"]), "image": row["image"], "image_id": image_id} for text in texts)
     elif {"caption", "file_name"} <= row.keys():
         image = _found(folder, f"train2014/{row['file_name']}")
-        yield {"text": row["caption"], "box": _corners(row["bbox"]), "image": str(image), "image_id": image.stem}
+        yield {"text": row["caption"], "box": _corners(boxes[row["id"]]), "image": str(image), "image_id": image.stem}
     else:
-        raise MissingData(f"{row['__file__']} is not of RefCOCO: its rows have {', '.join(key for key in row if key != '__file__')}")
+        raise MissingData(f"{file.name} is not of RefCOCO: its rows have {', '.join(row)}")
 
 
 def _found(folder: Path, name: str) -> Path:

@@ -24,7 +24,7 @@ from evalharness.data import cases_from
 from evalharness.prompts import template
 from evalharness.scores import relaxed_accuracy, relaxed_accuracy_corrected
 
-FILES = ("data/test-*.parquet", "test/test_*.json", "ChartQA Dataset/test/test_*.json", "test-*.parquet", "test_*.json")
+FILES = ("data/test-*.parquet", "test/test_[ha]u*.json", "test-*.parquet", "*/test/test_[ha]u*.json", "*/data/test-*.parquet")
 
 
 def question_of(row):

@@ -22,7 +22,7 @@ from evalharness.data import cases_from
 from evalharness.prompts import template
 from evalharness.scores import anls, anls_corrected, exact_match
 
-FILES = ("DocVQA/validation-*.parquet", "validation-*.parquet", "val_v1.0*.json", "*/val_v1.0*.json")
+FILES = ("DocVQA/validation-*.parquet", "val_v1.0*.json", "validation-*.parquet", "*/val_v1.0*.json", "*/DocVQA/validation-*.parquet")
 
 pytestmark = pytest.mark.eval(
     cases=cases_from(

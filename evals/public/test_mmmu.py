@@ -26,7 +26,7 @@ from evalharness import GenerationOptions, VlmGenerationRequest
 from evalharness.data import cases_from
 from evalharness.scores import mmmu
 
-FILES = ("*/validation-*.parquet", "validation-*.parquet")
+FILES = ("*/validation-*.parquet", "validation-*.parquet", "*/*/validation-*.parquet")
 
 
 def question_of(row):

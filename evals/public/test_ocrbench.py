@@ -24,7 +24,7 @@ from evalharness.data import cases_from
 from evalharness.prompts import template
 from evalharness.scores.ocr import ocr_contains
 
-FILES = ("data/test-*.parquet", "OCRBench.json", "*/OCRBench.json", "test-*.parquet")
+FILES = ("data/test-*.parquet", "OCRBench.json", "test-*.parquet", "*/OCRBench.json", "*/data/test-*.parquet")
 
 
 def question_of(row):

@@ -21,7 +21,13 @@ from evalharness.data import cases_from
 from evalharness.prompts import template
 from evalharness.scores.vqa import vqa_accuracy, vqa_normalised
 
-FILES = ("data/validation-*.parquet", "TextVQA_0.5.1_val.json", "*/TextVQA_0.5.1_val.json", "validation-*.parquet")
+FILES = (
+    "data/validation-*.parquet",
+    "TextVQA_0.5.1_val.json",
+    "validation-*.parquet",
+    "*/TextVQA_0.5.1_val.json",
+    "*/data/validation-*.parquet",
+)
 
 
 def question_of(row):
