@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import random
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from evalharness.api.images import image_size
 from evalharness.data import read_rows
 from evalharness.scores import mmmu, vqa
 from tests.public.lmms_eval_scorers import lmms_eval, tasks_folder
+from tests.pytest_plugin.project import Project
 
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "fixtures" / "public"
@@ -213,3 +215,17 @@ def test_contractions_and_numbers_are_those_of_the_server() -> None:
     known = {short: full for short, full in theirs.CONTRACTIONS.items() if short == short.lower() and short != full}
     for word in (*known, *theirs.NUMBER_MAP, *known.values()):
         assert vqa.vqa_normalised(word) == theirs()(word)
+
+
+def test_all_go_through_a_real_model_from_one_folder(tmp_path: Path, tiny_vlm_checkpoint: Path) -> None:
+    project = Project(tmp_path / "project")
+    names = ("chartqa", "coco", "docvqa", "mmmu", "ocrbench", "refcoco", "textvqa")
+    for name in names:
+        shutil.copy(ROOT / "evals" / "public" / f"test_{name}.py", project.root)
+    run = project.run(f"--data={ROWS}", f"--model={tiny_vlm_checkpoint}", "--max-new-tokens=4", backend="hf")
+    assert run.exit_code == 0, run.output
+    assert {row["eval"] for row in run.rows} == set(names)
+    assert run.counts.keys() <= {"pass", "miss"}, run.output
+    seen = [(image["width"], image["height"]) for row in run.rows for image in row["generation"]["images"]]
+    assert len(seen) == len(run.rows) + 3  # one case of MMMU shows four
+    assert set(seen) == {(160, 120)}
