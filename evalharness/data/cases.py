@@ -56,7 +56,7 @@ def cases_from(
     map: Callable[[dict[str, Any]], Mapping[str, Any] | None] | None = None,
     field: str | None = None,
     columns: Sequence[str] | None = None,
-    needs: Sequence[str] = (),
+    needs: Sequence[str] | Callable[[Row], bool] = (),
 ) -> Callable[[Path | None], Iterator[RowCase]]:
     """Return the `cases` function of an eval marker, whose cases are the rows of files.
 
@@ -64,8 +64,8 @@ def cases_from(
     itself. `id`, `group`, `reference`: a column or a function of the row; `id` may be several columns, joined by "-". Without `id` it is a
     hash of what the row holds, whatever its place: equal rows get "-2", "-3"… `tags`: columns, or columns by tag. `image`: columns with
     images, as bytes or as paths relative to the file. `map` changes rows, or leaves one out by None; ids are made of rows before.
-    `field`: the value of a JSON file that holds the rows. `columns`: the names of a table without a first line of names. `needs`: columns without which a file
-    is another data set's: it is passed over.
+    `field`: the value of a JSON file that holds the rows. `columns`: the names of a table without a first line of names. `needs`: columns of
+    its first row, or what is true of it, without which a file is another data set's: it is passed over.
     """
     return _Source(
         names=names,
@@ -100,7 +100,7 @@ class _Source:
     map: Callable[[dict[str, Any]], Mapping[str, Any] | None] | None
     field: str | None
     columns: Sequence[str] | None
-    needs: Sequence[str]
+    needs: Sequence[str] | Callable[[Row], bool]
 
     def __call__(self, data_dir: Path | None) -> Iterator[RowCase]:
         """Yield the cases; `ConfigError` names the row that makes none."""

@@ -11,7 +11,7 @@ from typing import Any
 from evalharness.api.checks import first_names
 from evalharness.api.errors import ConfigError, MissingData
 from evalharness.data.arrow_files import IpcRows, ParquetRows
-from evalharness.data.stored import RowFile
+from evalharness.data.stored import Row, RowFile
 from evalharness.data.text_files import Json, JsonLines, Table
 
 SUFFIXES = (".parquet", ".arrow", ".feather", ".csv", ".tsv", ".jsonl", ".ndjson", ".json")
@@ -23,26 +23,28 @@ def row_files(
     *,
     field: str | None = None,
     columns: Sequence[str] | None = None,
-    needs: Sequence[str] = (),
+    needs: Sequence[str] | Callable[[Row], bool] = (),
 ) -> list[RowFile]:
     """Return the files of the first name that means any, in the order of their names; `MissingData` if none does.
 
     A name is a path or a glob pattern, relative to `data_dir`. A `data_dir` that is a file is meant itself, whatever the names. Files whose
-    first row lacks a column of `needs` are not meant.
+    first row lacks a column of `needs`, or for which it is not true, are not meant.
     """
     folder = Path(data_dir) if data_dir is not None else None
     unfit: list[str] = []
+    is_meant = needs if callable(needs) else set(needs).issubset
+    lack = "other rows than this eval's" if callable(needs) else f"not the columns {', '.join(needs)}"
 
     def fitting(paths: Sequence[Path], root: Path) -> list[RowFile]:
         files = [open_file(path, _shown(path, root), field=field, columns=columns) for path in paths]
-        fit = [file for file in files if not needs or set(needs) <= set(next(file.scan(), (0, {}))[1])]
+        fit = [file for file in files if not needs or is_meant(next(file.scan(), (0, {}))[1])]
         unfit.extend(file.name for file in files if file not in fit)
         return fit
 
     if folder is not None and folder.is_file():
         if files := fitting([folder], folder.parent):
             return files
-        raise MissingData(f"{folder} has not the columns {', '.join(needs)}")
+        raise MissingData(f"{folder} has {lack}")
     for name in names:
         if folder is None and not Path(name).is_absolute():
             continue
@@ -56,7 +58,7 @@ def row_files(
         raise MissingData(f"no data was given; give a file, or a folder that holds {wanted}, with --data")
     if not folder.exists():
         raise MissingData(f"{folder} does not exist; give a file, or a folder that holds {wanted}, with --data")
-    others = f"; {first_names(unfit, 4)} has not the columns {', '.join(needs)}" if unfit else ""
+    others = f"; {first_names(unfit, 4)} has {lack}" if unfit else ""
     raise MissingData(f"{folder} holds no {wanted}; it has {_content(folder)}{others}")
 
 
