@@ -42,14 +42,13 @@ class Extractor:
 
     def __call__(self, text: str) -> Extracted:
         steps: list[tuple[str, str | None]] = []
-        value: str | None = text
         for part in self.parts or (self,):
-            value = part.find(value)
-            value = None if value is None or not value.strip() else value
-            steps.append((part.name, value))
-            if value is None:
-                break
-        return Extracted(value, tuple(steps))
+            found = part.find(text)
+            if found is None or not found.strip():
+                return Extracted(None, (*steps, (part.name, None)))
+            steps.append((part.name, found))
+            text = found
+        return Extracted(text, tuple(steps))
 
 
 def chain(*steps: Extractor | Callable[[str], str | None]) -> Extractor:

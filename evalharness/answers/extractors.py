@@ -9,6 +9,7 @@ from evalharness.answers.extracting import Extractor, last_of
 from evalharness.answers.json_answer import parse_answer
 from evalharness.answers.json_paths import MISSING, find, read_path
 from evalharness.answers.numbers import find_numbers
+from evalharness.answers.patterns import BoundedPattern
 from evalharness.answers.thoughts import without_thoughts
 from evalharness.api.errors import ContractValueError
 
@@ -24,17 +25,14 @@ def last_match(pattern: str, *, ignore_case: bool = False) -> Extractor:
 
 
 def _match(pattern: str, place: int, ignore_case: bool) -> Extractor:
-    try:
-        compiled = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
-    except re.error as error:
-        raise ContractValueError(f"{pattern!r} is not a regular expression: {error}") from None
+    compiled = BoundedPattern(pattern, re.IGNORECASE if ignore_case else 0)
 
     def find_match(text: str) -> str | None:
-        matches = compiled.findall(text)
+        matches = compiled.matches(text)
         if not matches:
             return None
         match = matches[place]
-        return (next((group for group in match if group), "") if isinstance(match, tuple) else match).strip()
+        return (match if isinstance(match, str) else next((group for group in match if group), "")).strip()
 
     return Extractor(f"{'first' if place == 0 else 'last'}_match({pattern!r})", find_match)
 
@@ -74,8 +72,10 @@ def boxed() -> Extractor:
 
     def find_box(text: str) -> str | None:
         box = last_of(_BOX.finditer(text))
+        if box is None:
+            return None
         depth = 1
-        for brace in _BRACES.finditer(text, box.end()) if box else ():
+        for brace in _BRACES.finditer(text, box.end()):
             depth += {"{": 1, "}": -1}.get(brace[0], 0)
             if depth == 0:
                 return text[box.end() : brace.start()]

@@ -1,8 +1,28 @@
-"""Scores of answers and of likelihoods: pure functions of an answer and what is right. Knows neither engines, files nor pytest."""
+"""Scores of answers and of likelihoods: pure functions of an answer and what is right. Knows neither engines, files nor pytest.
+
+A function with an official scorer's name gives that scorer's number; where the scorer is known to be wrong, the function `…_corrected`
+is right.
+"""
 
 from __future__ import annotations
 
+from evalharness.scores.anls import anls, anls_corrected
 from evalharness.scores.choices import CHOICE_DIRECTIONS, ChoiceScores, choice_aggregates, choice_request, choice_scores
 from evalharness.scores.exact_match import exact_match
+from evalharness.scores.hendrycks_math import between_dollars, math_spelled_alike
+from evalharness.scores.relaxed_accuracy import relaxed_accuracy, relaxed_accuracy_corrected
 
-__all__ = ["CHOICE_DIRECTIONS", "ChoiceScores", "choice_aggregates", "choice_request", "choice_scores", "exact_match"]
+__all__ = [
+    "CHOICE_DIRECTIONS",
+    "ChoiceScores",
+    "anls",
+    "anls_corrected",
+    "between_dollars",
+    "choice_aggregates",
+    "choice_request",
+    "choice_scores",
+    "exact_match",
+    "math_spelled_alike",
+    "relaxed_accuracy",
+    "relaxed_accuracy_corrected",
+]

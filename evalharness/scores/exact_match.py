@@ -6,11 +6,11 @@ https://github.com/huggingface/evaluate/blob/main/metrics/exact_match/exact_matc
 
 from __future__ import annotations
 
-import re
 import string
 from collections.abc import Sequence
 
 from evalharness.answers.numbers import parse_number
+from evalharness.answers.patterns import pattern
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _DIGITS = str.maketrans("", "", string.digits)
@@ -37,8 +37,8 @@ def exact_match(
         return False
 
     def reduced(text: str) -> str:
-        for pattern in regexes_to_ignore:
-            text = re.sub(pattern, "", text)
+        for ignored in regexes_to_ignore:
+            text = pattern(ignored).remove(text)
         text = text.lower() if ignore_case else text
         text = text.translate(_PUNCTUATION) if ignore_punctuation else text
         return text.translate(_DIGITS) if ignore_numbers else text
