@@ -30,14 +30,19 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool", "scored"]
 class TextGenerationRequest:
     """One chat without images. An empty list is accepted here and gives this request a `TemplateError`.
 
-    `tools` are the tools that the model may call: passed to the chat template, or described in the system message.
+    `tools` are the tools that the model may call: passed to the chat template, or described in the system message. `prefill` is how the
+    model's answer begins: it goes on from there, and its result has only what it adds. `shots` are the ids of worked examples among the
+    messages, for the record.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Tool | Mapping[str, Any]] = ()
+    prefill: str = ""
+    shots: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)
+        _check_start(self)
         object.__setattr__(self, "tools", read_tools(self.tools))
 
 
@@ -48,16 +53,20 @@ class VlmGenerationRequest:
 
     SOURCE is a path, bytes or a PIL image. A part without a source takes the next of `images`, which must all be used.
     Images are opened just before their request runs, and released after it; their sizes, SHA-256 and paths are recorded.
-    With `verify`, so are each image's patch grid and the expected and actual number of image tokens. `tools`: as for text.
+    With `verify`, so are each image's patch grid and the expected and actual number of image tokens. `tools`, `prefill`, `shots`: as for
+    text.
     """
 
     messages: Sequence[Mapping[str, Any]]
     images: Sequence[Any] = ()
     verify: bool = False
     tools: Sequence[Tool | Mapping[str, Any]] = ()
+    prefill: str = ""
+    shots: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)
+        _check_start(self)
         check_sequence("request.images", self.images, "image sources")
         check_boolean("request.verify", self.verify)
         object.__setattr__(self, "tools", read_tools(self.tools))
@@ -85,15 +94,31 @@ class TokenGenerationRequest:
 class CompletionRequest:
     """One text that the model continues: no chat template, for base models. The tokenizer's own beginning (BOS) stands before it, no end.
 
-    Special tokens in the text (`<|im_end|>` in data) stay text, unless `special_tokens`.
+    Special tokens in the text (`<|im_end|>` in data) stay text, unless `special_tokens`. `shots`: ids of worked examples in it.
     """
 
     prompt: str
     special_tokens: bool = False
+    shots: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_text("request.prompt", self.prompt)
         check_boolean("request.special_tokens", self.special_tokens)
+        _check_shots(self)
+
+
+def _check_start(request: TextGenerationRequest | VlmGenerationRequest) -> None:
+    check_text("request.prefill", request.prefill)
+    _check_shots(request)
+
+
+def _check_shots(request: TextGenerationRequest | VlmGenerationRequest | CompletionRequest) -> None:
+    if request.shots == ():
+        return
+    check_sequence("request.shots", request.shots, "ids of worked examples")
+    for position, shot in enumerate(request.shots):
+        check_text(f"request.shots[{position}]", shot)
+    object.__setattr__(request, "shots", tuple(request.shots))
 
 
 def _check_messages(messages: Sequence[object]) -> None:
@@ -125,7 +150,8 @@ class GenerationResult:
     `finish_reason` "scored": nothing was generated; texts and ids are those of a given response (`ScoringRequest`). `cached`: the answer
     comes from the cache. `exact_ids` False: a server returned text only, and `token_ids` are the text's, not the generated ones.
     `thinking`: thought and answer of a model with thinking on; `answer` is the text without the thought. `num_bytes_scored`: UTF-8 bytes
-    of a given response without its first tokens that have no value; None for generated texts.
+    of a given response without its first tokens that have no value; None for generated texts. `shots`: ids of worked examples in the
+    prompt.
     """
 
     text: str
@@ -150,6 +176,7 @@ class GenerationResult:
     entropies: tuple[float | None, ...] | None = None
     thinking: Thinking | None = None
     num_bytes_scored: int | None = None
+    shots: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Generation({excerpt(self.text, _SHOWN_CHARS)!r})"
@@ -175,6 +202,10 @@ class GenerationResult:
         values["ignored_options"] = list(self.ignored_options)
         values["images"] = [dict(image) for image in self.images]
         values["thinking"] = None if self.thinking is None else self.thinking.to_json()
+        if self.shots:
+            values["shots"] = list(self.shots)
+        else:
+            del values["shots"]  # few evals have some
         return values
 
     @classmethod
@@ -182,7 +213,7 @@ class GenerationResult:
         """Return the result that `to_json` wrote; keys of newer versions are ignored."""
         names = {f.name for f in fields(cls)}
         known = {key: value for key, value in values.items() if key in names}
-        for name in ("token_ids", "ignored_options", "images"):
+        for name in ("token_ids", "ignored_options", "images", "shots"):
             known[name] = tuple(known.get(name) or ())
         for name in ("logprobs", "entropies"):
             if known.get(name) is not None:

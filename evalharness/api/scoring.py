@@ -73,6 +73,11 @@ def chat_of(request: Any) -> Chat | None:
     return prompt if isinstance(prompt, (TextGenerationRequest, VlmGenerationRequest)) else None
 
 
+def shots_of(request: Any) -> tuple[str, ...]:
+    """Return the ids of the worked examples in a request, or in the prompt of a scoring request."""
+    return tuple(getattr(request.prompt if isinstance(request, ScoringRequest) else request, "shots", ()))
+
+
 @dataclass(frozen=True)
 class ResponseScores:
     """Log-probabilities of given responses, one row each, natural log.

@@ -66,7 +66,7 @@ class BareTokenizer:
         """Return the number of ids, added tokens included."""
         return self._tokenizer.get_vocab_size()
 
-    def encode(self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = False) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = True, *, split_special_tokens: bool = False) -> list[int]:
         """Return the ids of a text; `split_special_tokens`: what is written like a special token is text."""
         self._tokenizer.encode_special_tokens = split_special_tokens
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)

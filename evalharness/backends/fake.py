@@ -86,7 +86,7 @@ class FakeTokenizer:
         """Return the number of ids."""
         return _FIRST_CHAR + 0x110000
 
-    def encode(self, text: str, add_special_tokens: bool = False, split_special_tokens: bool = False) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = False, *, split_special_tokens: bool = False) -> list[int]:
         """Return one id per character or special token; `split_special_tokens`: these too by their characters."""
         ids: list[int] = []
         for piece in self._pieces.split(text) if "<|" in text and not split_special_tokens else [text]:

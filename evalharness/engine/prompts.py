@@ -16,7 +16,7 @@ from evalharness.api.errors import ConfigError, ImageError, RequestError, Unsupp
 from evalharness.api.hooks import RequestType
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import CompletionRequest, Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
-from evalharness.api.scoring import Chat, ScoringRequest, chat_of
+from evalharness.api.scoring import Chat, ScoringRequest, chat_of, shots_of
 from evalharness.api.thinking import ThinkingBudget, ThinkingMarks
 from evalharness.api.wording import plural
 from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
@@ -57,6 +57,7 @@ class PreparedRequest(NamedTuple):
     response_text: str | None = None
     thinking_marks: ThinkingMarks | None = None
     ignored: tuple[str, ...] = ()
+    shots: tuple[str, ...] = ()
 
 
 class PromptBuilder:
@@ -95,8 +96,10 @@ class PromptBuilder:
         if num_tokens is not None:
             prompt.check_length(num_tokens, self._backend.max_model_len)
         response_text = request.response if isinstance(request, ScoringRequest) and isinstance(request.response, str) else None
-        marks = None if isinstance(request, ScoringRequest) else self._marks_of(text)
-        return PreparedRequest(prompt, self._stop_plan(options), options, request_images, response_text, marks, tuple(ignored))
+        is_begun = chat is not None and bool(chat.prefill)
+        marks = None if isinstance(request, ScoringRequest) else self._marks_of(text, is_begun)
+        stops, shots = self._stop_plan(options), shots_of(request)
+        return PreparedRequest(prompt, stops, options, request_images, response_text, marks, tuple(ignored), shots)
 
     def _check_ids(self, token_ids: tuple[int, ...], response: tuple[int, ...] | None) -> None:
         """Refuse a prompt without ids, and ids that no embedding has: they would crash a GPU."""
@@ -108,10 +111,21 @@ class PromptBuilder:
 
     def _rendered(self, chat: Chat, request_images: RequestImages | None) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
         """Return the prompt, its ids, and what the chat template left out of it."""
-        owner, messages = self.template_owner("text" if request_images is None else "vlm"), without_pictures(chat.messages)
-        text = render_prompt(owner, messages, self._chat_template, tools=chat.tools)
-        gone = left_out_of(text, owner, messages, self._chat_template, tools=chat.tools)
+        owner = self.template_owner("text" if request_images is None else "vlm")
+        messages, options = self._begun(chat)
+        text = render_prompt(owner, messages, options, tools=chat.tools)
+        gone = left_out_of(text, owner, messages, options, tools=chat.tools)
         return text, text_ids(text, self._backend.tokenizer), gone
+
+    def _begun(self, chat: Chat) -> tuple[Sequence[Mapping[str, Any]], ChatTemplateOptions]:
+        """Return a chat's messages without pictures, the start of the answer as the last one, and how to render them."""
+        messages = without_pictures(chat.messages)
+        if not chat.prefill:
+            return messages, self._chat_template
+        if self._chat_template.continue_final_message:
+            raise RequestError("chat_template.continue_final_message has the last message go on, and prefill is one more; leave one out")
+        options = replace(self._chat_template, add_generation_prompt=False, continue_final_message=True)
+        return [*messages, {"role": "assistant", "content": chat.prefill}], options
 
     def _without_chat(self, request: Request) -> tuple[str, tuple[int, ...]]:
         if isinstance(request, TokenGenerationRequest):
@@ -122,13 +136,13 @@ class PromptBuilder:
 
     def _with_response(
         self, request: ScoringRequest, text: str, token_ids: tuple[int, ...], options: GenerationOptions
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]:
+    ) -> tuple[tuple[int, ...], tuple[int, ...], list[str]]:
         """Return the ids of prompt and response, and a remark where no border of tokens lies between them."""
-        tokenizer, remarks = self._backend.tokenizer, ()
+        tokenizer, remarks = self._backend.tokenizer, list[str]()
         if request.join == "text":
             assert isinstance(request.response, str)
             token_ids, response, spans = joined_ids(request, text, tokenizer)
-            remarks = ("join='text': a token spans prompt and response",) if spans else ()
+            remarks += ["join='text': a token spans prompt and response"] * spans
         else:
             response = response_ids(request, tokenizer)
         placeholder = getattr(self._backend.processor, "image_token_id", None)
@@ -144,10 +158,10 @@ class PromptBuilder:
             raise RequestError("the response is to end, but the checkpoint names no end-of-sequence token: give eos_token_id or ends=False")
         return ends[:1]
 
-    def _marks_of(self, prompt_text: str) -> ThinkingMarks:
+    def _marks_of(self, prompt_text: str, is_begun: bool) -> ThinkingMarks:
         (start, end), options = self._chat_template.thinking_marks, self._chat_template
         is_open = prompt_text.rstrip().endswith(start)
-        if options.continue_final_message:  # the message may end amid a thought
+        if options.continue_final_message or is_begun:  # the message may end amid a thought
             is_open = prompt_text.rfind(start) > prompt_text.rfind(end)
         return ThinkingMarks(start, end, is_open, is_expected=options.enable_thinking or is_open)
 
@@ -166,9 +180,9 @@ class PromptBuilder:
         return text
 
     def _chat(self, request: TextGenerationRequest | VlmGenerationRequest) -> ChatCall:
-        options = self._chat_template
+        messages, options = self._begun(request)
         return ChatCall(
-            without_pictures(request.messages),
+            messages,
             options.add_generation_prompt,
             options.continue_final_message,
             options.enable_thinking,

@@ -193,6 +193,7 @@ def _result_of(prepared: PreparedRequest, completion: Completion, job: Job, plug
         images=_image_facts(prepared, completion),
         exact_ids=completion.exact_ids,
         thinking=_thinking(prepared, completion, ending, job.backend.tokenizer, plugins),
+        shots=prepared.shots,
         num_bytes_scored=_num_bytes_scored(prepared.response_text, ending, logprobs, job.backend.tokenizer),
     )
 

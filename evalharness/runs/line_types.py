@@ -97,7 +97,7 @@ _GENERATION = {
     "seed": _of(int, NoneType, check=lambda value: value >> 64 == 0),
     "token_ids": _TOKEN_IDS,
     **dict.fromkeys(("logprobs", "entropies"), _list_of(_of(int, float, str, NoneType)).or_null()),
-    "ignored_options": _list_of(_TEXT),
+    **dict.fromkeys(("ignored_options", "shots"), _list_of(_TEXT)),
     "images": _list_of(_OBJECT),
     "thinking": _OBJECT.or_null(),
     **dict.fromkeys(("cached", "exact_ids"), _FLAG),

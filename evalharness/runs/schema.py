@@ -54,6 +54,8 @@ class Generation(TypedDict, total=False):
     thinking: ThinkingFacts | None
     num_bytes_scored: int | None
     """UTF-8 bytes of a given response that its log-probabilities are of, without a first token that has none."""
+    shots: list[str]
+    """Ids of the worked examples in the prompt. Absent where there were none."""
     hidden: list[str]
     """Names of the secrets that stood in the answer and were hidden: it is not judged again. Absent where there were none."""
 

@@ -106,8 +106,8 @@ class WithBos(FakeTokenizer):
 
     bos_token_id = 0
 
-    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        ids = super().encode(text)
+    def encode(self, text: str, add_special_tokens: bool = False, **more: Any) -> list[int]:
+        ids = super().encode(text, **more)
         return [0, *ids] if add_special_tokens else ids
 
 

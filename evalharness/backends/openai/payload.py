@@ -113,6 +113,11 @@ class RequestWriter:
 
     def chat_body(self, prompt: Prompt, chat: ChatCall, images: Sequence[Image.Image], model: str) -> dict[str, Any]:
         """Return the body for `/v1/chat/completions`, the only way for images: the server renders the messages itself."""
+        if chat.continue_final_message and (self._flavour.is_max or not self._flavour.token_ids):
+            raise RequestError(
+                f"server {self._name!r} cannot go on with a message (prefill, continue_final_message) where there are images; leave it "
+                "out, or ask with --backend hf or vllm"
+            )
         body: dict[str, Any] = {"model": model, "messages": _with_images(chat.messages, images)}
         if chat.tools:
             body["tools"] = list(chat.tools)
