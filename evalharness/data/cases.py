@@ -64,8 +64,8 @@ def cases_from(
     itself. `id`, `group`, `reference`: a column or a function of the row; `id` may be several columns, joined by "-". Without `id` it is a
     hash of what the row holds, whatever its place: equal rows get "-2", "-3"… `tags`: columns, or columns by tag. `image`: columns with
     images, as bytes or as paths relative to the file. `map` changes rows, or leaves one out by None; ids are made of rows before.
-    `field`: the value of a JSON file that holds the rows. `columns`: the names of a table without a first line of names. `needs`: columns of
-    its first row, or what is true of it, without which a file is another data set's: it is passed over.
+    `field`: the value of a JSON file that holds the rows. `columns`: the names of a table without a first line of names. `needs`: columns
+    of its first row, or what is true of it; a file without is another data set's and passed over.
     """
     return _Source(
         names=names,

@@ -40,9 +40,7 @@ pytestmark = pytest.mark.eval(
     cases=cases_from(*TEST, needs=("question", "answer"), reference="answer"),
     request=request,
     options=GenerationOptions(
-        max_new_tokens=256,
-        stop=StopOptions(stop=("Question:", "</s>", "<|im_end|>")),
-        decode=DecodeOptions(strip_whitespace=False),
+        max_new_tokens=256, stop=StopOptions(stop=("Question:", "</s>", "<|im_end|>")), decode=DecodeOptions(strip_whitespace=False)
     ),
     directions={"not_found_strict": "lower", "not_found_flexible": "lower"},
     optional=True,

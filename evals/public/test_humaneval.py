@@ -5,7 +5,7 @@
 FOLDER holds openai/openai_humaneval (revision 7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544, MIT), `openai_humaneval/test-*.parquet`, or
 `HumanEval.jsonl` of its repository, unpacked.
 
-    {"task_id": "HumanEval/0", "prompt": "def is_even(…):\\n    …", "entry_point": "is_even", "canonical_solution": "…", "test": "def check…"}
+    {"task_id": "HumanEval/0", "prompt": "def is_even(…):\\n    …", "entry_point": "is_even", "canonical_solution": "…", …}
 
 What a model writes is code that nobody has read, and whether it is right shows only when it runs, which takes a sandbox. Here it is never
 run, so **nothing says whether it is right**: `has_body` is the share of answers with any line of a body. The answers go to

@@ -4,7 +4,7 @@
 
 FOLDER holds HuggingFaceH4/MATH-500 (revision 6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be, MIT as MATH itself), `test.jsonl`.
 
-    {"problem": "Solve $2x + 6 = 0$ …", "solution": "… $x = \\\\boxed{-3}$.", "answer": "-3", "subject": "Algebra", "level": 1, "unique_id": …}
+    {"problem": "Solve $2x + 6 = 0$ …", "solution": "… $x = \\\\boxed{-3}$.", "answer": "-3", "subject": "Algebra", "level": 1, …}
 
 Metrics, equal per item to those of lm-eval 0.4.13: `exact_match` of its task `hendrycks_math500` (version 1.0), whose prompt this is: what
 stands between the first and the last dollar sign is spelled as the solution's box. It misses answers that are written in another way, or
@@ -29,12 +29,16 @@ COLUMNS = ("problem", "solution", "answer", "subject", "level")
 request = template("Problem: {{problem}}\nAnswer:", chat=False)
 pytestmark = pytest.mark.eval(
     cases=cases_from(
-        "test.jsonl", "math500.jsonl", "**/MATH-500/**/test.jsonl", needs=COLUMNS, id="unique_id", reference="solution", tags=["subject", "level"]
+        "test.jsonl",
+        "math500.jsonl",
+        "**/MATH-500/**/test.jsonl",
+        needs=COLUMNS,
+        id="unique_id",
+        reference="solution",
+        tags=["subject", "level"],
     ),
     request=request,
-    options=GenerationOptions(
-        max_new_tokens=256, stop=StopOptions(stop=("Problem:",)), decode=DecodeOptions(strip_whitespace=False)
-    ),
+    options=GenerationOptions(max_new_tokens=256, stop=StopOptions(stop=("Problem:",)), decode=DecodeOptions(strip_whitespace=False)),
     directions={"not_found": "lower"},
     optional=True,
 )

@@ -73,9 +73,7 @@ def request(case):
     return (yield from choice_request(ask.choice_requests(case), shown=case.row["gold"]))
 
 
-pytestmark = pytest.mark.eval(
-    cases=rows_of("test"), request=request, aggregate=by_subject, directions=CHOICE_DIRECTIONS, optional=True
-)
+pytestmark = pytest.mark.eval(cases=rows_of("test"), request=request, aggregate=by_subject, directions=CHOICE_DIRECTIONS, optional=True)
 
 
 @pytest.mark.gate("invalid_rate <= 0.02")

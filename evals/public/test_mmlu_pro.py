@@ -5,7 +5,7 @@
 FOLDER holds TIGER-Lab/MMLU-Pro (revision b189ec765aa7ed75c8acfea42df31fdae71f97be, MIT): `data/test-*.parquet` and
 `data/validation-*.parquet`, of which the first five rows of each category are the examples.
 
-    {"question_id": 70, "question": "What is 7 plus 8?", "options": ["15", "78", …], "answer": "A", "category": "math", "cot_content": "A: …"}
+    {"question_id": 70, "question": "What is 7 plus 8?", "options": ["15", "78", …], "answer": "A", "category": "math", "cot_content": …}
 
 Metric of lm-eval 0.4.13, group `mmlu_pro` (version 2.0; tasks 3.1), equal per item: `exact_match_first`, the letter behind the first
 "answer is". It takes the A of "the answer is Another" for one; `exact_match_letter` is the letter that the answer states last, or is.
@@ -53,9 +53,7 @@ request = template(
 pytestmark = pytest.mark.eval(
     cases=rows_of("test"),
     request=request,
-    options=GenerationOptions(
-        max_new_tokens=2048, stop=StopOptions(stop=("Question:",)), decode=DecodeOptions(strip_whitespace=False)
-    ),
+    options=GenerationOptions(max_new_tokens=2048, stop=StopOptions(stop=("Question:",)), decode=DecodeOptions(strip_whitespace=False)),
     directions={"not_found_first": "lower", "not_found_letter": "lower"},
     optional=True,
 )

@@ -54,8 +54,7 @@ class RecordedModel(LM):  # type: ignore[misc]
 
 def _recorded(known: Mapping[str, Any], asked: str) -> Any:
     if asked not in known:
-        nearest = max(known, key=lambda text: len(os.path.commonprefix([text[::-1], asked[::-1]])), default="")
-        raise AssertionError(f"lm-eval asks for what the run did not:\n{asked!r}\nnearest:\n{nearest!r}")
+        raise AssertionError(f"lm-eval asks for what the run did not:\n{asked!r}\nThe run asked:\n{next(iter(known), None)!r}")
     return known[asked]
 
 
@@ -70,6 +69,32 @@ def official_task(name: str, files: Mapping[str, str], **changes: Any) -> Config
     task = ConfigurableTask(config=config | changes)
     task.set_fewshot_seed(_FEWSHOT_SEED)
     return task
+
+
+class _Asked(LM):  # type: ignore[misc]
+    """Keeps what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[tuple[Any, ...]] = []
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        self.requests += [request.args for request in requests]
+        return [(-1.0, False)] * len(requests)
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        raise NotImplementedError
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        self.requests += [request.args for request in requests]
+        return [""] * len(requests)
+
+
+def asked_by_lm_eval(task: ConfigurableTask) -> list[tuple[Any, ...]]:
+    """Return what a task asks: prompt and response, or prompt and options."""
+    model = _Asked()
+    judged_by_lm_eval(task, model)
+    return model.requests
 
 
 def judged_by_lm_eval(task: ConfigurableTask, model: LM) -> tuple[list[dict[str, Any]], dict[str, float]]:
