@@ -10,11 +10,13 @@ from evalharness.scores.anls import anls, anls_corrected
 from evalharness.scores.choices import CHOICE_DIRECTIONS, ChoiceScores, choice_aggregates, choice_request, choice_scores
 from evalharness.scores.exact_match import exact_match
 from evalharness.scores.hendrycks_math import between_dollars, math_spelled_alike
+from evalharness.scores.mathematics import MathVerdict, math_equal, math_verify
 from evalharness.scores.relaxed_accuracy import relaxed_accuracy, relaxed_accuracy_corrected
 
 __all__ = [
     "CHOICE_DIRECTIONS",
     "ChoiceScores",
+    "MathVerdict",
     "anls",
     "anls_corrected",
     "between_dollars",
@@ -22,7 +24,9 @@ __all__ = [
     "choice_request",
     "choice_scores",
     "exact_match",
+    "math_equal",
     "math_spelled_alike",
+    "math_verify",
     "relaxed_accuracy",
     "relaxed_accuracy_corrected",
 ]
