@@ -66,9 +66,7 @@ def official_task(name: str, files: Mapping[str, str], **changes: Any) -> Config
     config |= {
         split: None for split in ("training_split", "validation_split", "test_split", "fewshot_split") if config.get(split) not in files
     }
-    task = ConfigurableTask(config=config | changes)
-    task.set_fewshot_seed(_FEWSHOT_SEED)
-    return task
+    return ConfigurableTask(config=config | changes)
 
 
 class _Asked(LM):  # type: ignore[misc]
@@ -100,6 +98,7 @@ def asked_by_lm_eval(task: ConfigurableTask) -> list[tuple[Any, ...]]:
 def judged_by_lm_eval(task: ConfigurableTask, model: LM) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Return each item's metrics, `metric,filter` → value, in the order of the file, and the results over all."""
     name = task.config.task
+    task.set_fewshot_seed(_FEWSHOT_SEED)  # it draws on and on from one generator
     found = evaluate(model, {name: task}, log_samples=True, bootstrap_iters=0)
     items: list[dict[str, Any]] = [{} for _ in {sample["doc_id"] for sample in found["samples"][name]}]
     for sample in found["samples"][name]:

@@ -21,7 +21,7 @@ ROWS = ROOT / "fixtures" / "public"
 PIECES = (
     " The answer is", " (B)", " (A)", " A.", "answer is C", "\n#### 19", "\n#### 1,320", " $12", " 60.00", " 9.", "...", " -5", " so", "\n",
     "$-3$", "$x=9$",
-   , r"\boxed{\frac{5}{6}}", r"$\frac56$", r"$2\sqrt3$", " river", " Rivers, river", "* a\n* b\n* c", '"That is all."', "{}",
+    r"\boxed{\frac{5}{6}}", r"$\frac56$", r"$2\sqrt3$", " river", " Rivers, river", "* a\n* b\n* c", '"That is all."', "{}",
     " THE END", "<think>", "é",
 )  # fmt: skip
 
@@ -96,10 +96,10 @@ def scripted(requests: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
 def test_prompts_and_scores_are_those_of_lm_eval(folder: str, tmp_path: Path) -> None:
     from tests.public.lm_eval_oracle import RecordedModel, asked_by_lm_eval, judged_by_lm_eval, official_task
 
-    tasks = {task: official_task(task.name, task.files, **task.changes) for task in BENCHMARKS[folder]}
-    script = scripted([asked for task in tasks.values() for asked in asked_by_lm_eval(task)])
+    tasks = [(task, official_task(task.name, task.files, **task.changes)) for task in BENCHMARKS[folder]]
+    script = scripted([asked for _, theirs in tasks for asked in asked_by_lm_eval(theirs)])
     run = run_eval(Project(tmp_path), folder.partition("/")[0], ROWS / folder, script)
-    for task, theirs in tasks.items():
+    for task, theirs in tasks:
         rows = [row for row in run.rows if task.tag is None or row["tags"][task.tag[0]] == task.tag[1]]
         items, results = judged_by_lm_eval(theirs, RecordedModel(rows))
         for metric, score in task.scores.items():
