@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,14 +25,16 @@ _ID_DIGITS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class RowCase(Case):
-    """A row as a case. `row` and `images` are read from the file each time, so that cases stay small."""
+    """A row as a case. `row` and `images` are read from the file each time, so that cases stay small.
+
+    `position`: its number among all cases of its source, from 0, whatever --limit takes. `data_dir`: what the source was called with.
+    """
 
     source: _Source = field(compare=False)
     file: RowFile = field(compare=False)
     place: int
     position: int
-    """Among all cases of its eval, from 0, before any are sampled."""
-    data_dir: Path | None = field(compare=False)
+    data_dir: Path | None
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -43,7 +46,7 @@ class RowCase(Case):
     @property
     def images(self) -> tuple[StoredBytes | Path, ...]:
         """The row's images in the order of their columns, for a `VlmGenerationRequest`."""
-        return tuple(self.source.images_of(self.row, self.file))
+        return tuple(self.source.images_of(self.row, self.file)) if self.source.image else ()
 
 
 def cases_from(
@@ -105,7 +108,7 @@ class _Source:
     def __call__(self, data_dir: Path | None) -> Iterator[RowCase]:
         """Yield the cases; `ConfigError` names the row that makes none."""
         seen: dict[str, int] = {}
-        position = 0
+        positions = itertools.count()
         for file in self._files(data_dir):
             for place, original in file.scan(self._needed()):
                 row = self.mapped(file, original)
@@ -126,10 +129,9 @@ class _Source:
                     source=self,
                     file=file,
                     place=place,
-                    position=position,
+                    position=next(positions),
                     data_dir=data_dir,
                 )
-                position += 1
 
     def mapped(self, file: RowFile, row: dict[str, Any]) -> dict[str, Any] | None:
         """Return the row as the eval wants it, None if it is left out."""
