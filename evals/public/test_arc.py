@@ -20,7 +20,14 @@ from evalharness import ScoringRequest
 from evalharness.data import cases_from
 from evalharness.scores import CHOICE_DIRECTIONS, choice_aggregates, choice_request, choice_scores
 
-FILES = ("ARC-*/test-*.parquet", "**/ARC-*-Test.jsonl", "**/ARC-*/test-*.parquet", "test-*.parquet")
+FILES = (
+    "ARC-*/test-*.parquet",
+    "*/ARC-*/test-*.parquet",
+    "ARC-*-Test.jsonl",
+    "ARC-*/ARC-*-Test.jsonl",
+    "*/ARC-*/ARC-*-Test.jsonl",
+    "test-*.parquet",
+)
 
 
 def question_of(row):

@@ -25,8 +25,8 @@ from evalharness.data import cases_from
 from evalharness.prompts import few_shot, template
 from evalharness.scores import exact_match
 
-TEST = ("main/test-*.parquet", "**/main/test-*.parquet", "test-*.parquet", "test.jsonl", "gsm8k_test.jsonl")
-TRAIN = ("main/train-*.parquet", "**/main/train-*.parquet", "train-*.parquet", "train.jsonl", "gsm8k_train.jsonl")
+TEST = ("main/test-*.parquet", "*/main/test-*.parquet", "test-*.parquet", "test.jsonl", "gsm8k_test.jsonl")
+TRAIN = ("main/train-*.parquet", "*/main/train-*.parquet", "train-*.parquet", "train.jsonl", "gsm8k_train.jsonl")
 IGNORED = (",", r"\$", r"(?s).*#### ", r"\.$")
 FILTERS = {"strict": first_match(r"#### (\-?[0-9\.\,]+)"), "flexible": last_match(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")}
 

@@ -22,7 +22,7 @@ from evalharness import ScoringRequest
 from evalharness.data import cases_from
 from evalharness.scores import CHOICE_DIRECTIONS, choice_aggregates, choice_request, choice_scores
 
-FILES = ("data/validation-*.parquet", "validation-*.parquet", "hellaswag_val.jsonl", "**/hellaswag/**/validation-*.parquet")
+FILES = ("data/validation-*.parquet", "*/data/validation-*.parquet", "validation-*.parquet", "hellaswag_val.jsonl", "*/hellaswag_val.jsonl")
 
 
 def cleaned(text: str) -> str:

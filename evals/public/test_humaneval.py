@@ -24,7 +24,7 @@ import pytest
 from evalharness import CompletionRequest, DecodeOptions, GenerationOptions, StopOptions
 from evalharness.data import cases_from
 
-FILES = ("openai_humaneval/test-*.parquet", "**/openai_humaneval/test-*.parquet", "test-*.parquet", "HumanEval.jsonl")
+FILES = ("openai_humaneval/test-*.parquet", "*/openai_humaneval/test-*.parquet", "test-*.parquet", "HumanEval.jsonl", "*/HumanEval.jsonl")
 COLUMNS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 

@@ -30,13 +30,7 @@ COLUMNS = ("problem", "solution", "answer", "subject", "level")
 request = template("Problem: {{problem}}\nAnswer:", chat=False)
 pytestmark = pytest.mark.eval(
     cases=cases_from(
-        "test.jsonl",
-        "math500.jsonl",
-        "**/MATH-500/**/test.jsonl",
-        needs=COLUMNS,
-        id="unique_id",
-        reference="solution",
-        tags=["subject", "level"],
+        "test.jsonl", "math500.jsonl", "*/test.jsonl", needs=COLUMNS, id="unique_id", reference="solution", tags=["subject", "level"]
     ),
     request=request,
     options=GenerationOptions(max_new_tokens=256, stop=StopOptions(stop=("Problem:",)), decode=DecodeOptions(strip_whitespace=False)),

@@ -47,7 +47,13 @@ def question_of(row):
 
 def rows_of(split):
     """Return the rows of a split, in any layout."""
-    names = (f"{split}/*_{split}.csv", f"*/{split}/*_{split}.csv", f"all/{split}-*.parquet", f"*/{split}-*.parquet", f"{split}-*.parquet")
+    names = (
+        f"{split}/*_{split}.csv",
+        f"*/{split}/*_{split}.csv",
+        f"all/{split}-*.parquet",
+        f"*/{split}-*.parquet",
+        f"*/*/{split}-*.parquet",
+    )
     fits = lambda row: "answer" in row and ("choices" in row or "D" in row)  # noqa: E731
     return cases_from(*names, columns=["question", *LETTERS, "answer"], needs=fits, map=question_of, tags=["subject", "field"])
 

@@ -32,7 +32,7 @@ FILTERS = {"first": first_match(r"answer is \(?([ABCDEFGHIJ])\)?"), "letter": ch
 
 def rows_of(split):
     """Return the rows of a split."""
-    names = (f"data/{split}-*.parquet", f"**/data/{split}-*.parquet", f"{split}-*.parquet")
+    names = (f"data/{split}-*.parquet", f"*/data/{split}-*.parquet", f"{split}-*.parquet")
     return cases_from(*names, needs=COLUMNS, id="question_id", reference="answer", tags=["category"])
 
 
