@@ -84,11 +84,10 @@ class Template:
         return [ScoringRequest(prompt, delimiter + choice, join="text") for choice in self.choices_of(case)]
 
     def ask_choices(self, case: Case) -> Generator[tuple[list[ScoringRequest], GenerationOptions], list[GenerationResult], ScoringRequest]:
-        """Score the choices of a case: use it as an eval's `request`. The last one is the final request, the others a step before it."""
-        *others, last = self.choice_requests(case)
-        if others:
-            yield others, GenerationOptions()
-        return last
+        """Score the choices of a case: use it as an eval's `request`. `steps[0]` has all results, and the case's `generation` is the first."""
+        requests = self.choice_requests(case)
+        yield requests, GenerationOptions()  # together, so that their common prompt is read once
+        return requests[0]
 
     def _target(self, row: Row) -> Answer:
         if self.target is None:
