@@ -84,7 +84,7 @@ class Template:
         return [ScoringRequest(prompt, delimiter + choice, join="text") for choice in self.choices_of(case)]
 
     def ask_choices(self, case: Case) -> Generator[tuple[list[ScoringRequest], GenerationOptions], list[GenerationResult], ScoringRequest]:
-        """Score the choices of a case: use it as an eval's `request`. `steps[0]` has all results, and the case's `generation` is the first."""
+        """Score the choices of a case: an eval's `request`. `steps[0]` has all results; the case's `generation` is the first."""
         requests = self.choice_requests(case)
         yield requests, GenerationOptions()  # together, so that their common prompt is read once
         return requests[0]

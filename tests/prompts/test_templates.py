@@ -162,10 +162,10 @@ def test_choices_are_scored_behind_the_prompt_as_one_text() -> None:
     ]
     assert made.choice_requests(case(row), without_prompt=True)[0].prompt == CompletionRequest("")
     steps = made.ask_choices(case(row))
-    assert next(steps)[0] == made.choice_requests(case(row))[:1]
+    assert next(steps)[0] == made.choice_requests(case(row))
     with pytest.raises(StopIteration) as end:
         steps.send([])
-    assert end.value.value == made.choice_requests(case(row))[1]
+    assert end.value.value == made.choice_requests(case(row))[0]
     assert made.target_of(case(row)) == 1
     for prefill, response in (("", "blue"), ("It is", " blue"), ("It is ", "blue")):
         chat = template("{{q}}", choices="options", chat=True, prefill=prefill)

@@ -37,25 +37,26 @@ class Task:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _splits(folder: str, **files: str) -> dict[str, str]:
+def splits(folder: str, **files: str) -> dict[str, str]:
+    """Return the paths of files by split."""
     return {split: str(ROWS / folder / name) for split, name in files.items()}
 
 
 _FIRST = "00000-of-00001.parquet"
 _CHOICE = {"acc,none": "acc", "acc_norm,none": "acc_norm"}
 _GSM8K = {"exact_match,strict-match": "exact_match_strict", "exact_match,flexible-extract": "exact_match_flexible"}
-_TRUTH = _splits("truthfulqa/multiple_choice", validation=f"validation-{_FIRST}")
-_PRO = _splits("mmlu_pro/data", validation=f"validation-{_FIRST}", test=f"test-{_FIRST}")
+_TRUTH = splits("truthfulqa/multiple_choice", validation=f"validation-{_FIRST}")
+_PRO = splits("mmlu_pro/data", validation=f"validation-{_FIRST}", test=f"test-{_FIRST}")
 BENCHMARKS = {
-    "gsm8k": [Task("gsm8k/gsm8k", _splits("gsm8k/main", train=f"train-{_FIRST}", test=f"test-{_FIRST}"), _GSM8K)],
-    "math500": [Task("hendrycks_math/hendrycks_math500", _splits("math500", test="test.jsonl"), {"exact_match,none": "exact_match"})],
-    "arc/ARC-Challenge": [Task("arc/arc_challenge", _splits("arc/ARC-Challenge", test=f"test-{_FIRST}"), _CHOICE)],
-    "hellaswag/data": [Task("hellaswag/hellaswag", _splits("hellaswag/data", validation=f"validation-{_FIRST}"), _CHOICE)],
+    "gsm8k": [Task("gsm8k/gsm8k", splits("gsm8k/main", train=f"train-{_FIRST}", test=f"test-{_FIRST}"), _GSM8K)],
+    "math500": [Task("hendrycks_math/hendrycks_math500", splits("math500", test="test.jsonl"), {"exact_match,none": "exact_match"})],
+    "arc/ARC-Challenge": [Task("arc/arc_challenge", splits("arc/ARC-Challenge", test=f"test-{_FIRST}"), _CHOICE)],
+    "hellaswag/data": [Task("hellaswag/hellaswag", splits("hellaswag/data", validation=f"validation-{_FIRST}"), _CHOICE)],
     "truthfulqa": [Task(f"truthfulqa/truthfulqa_{name}", _TRUTH, {"acc,none": name}) for name in ("mc1", "mc2")],
     "mmlu/csv": [
         Task(
             f"mmlu/default/mmlu_{subject}",
-            _splits(f"mmlu/hub/{subject}", dev=f"dev-{_FIRST}", test=f"test-{_FIRST}"),
+            splits(f"mmlu/hub/{subject}", dev=f"dev-{_FIRST}", test=f"test-{_FIRST}"),
             {"acc,none": "acc"},
             ("subject", subject),
             {"num_fewshot": 5},
