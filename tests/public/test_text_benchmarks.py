@@ -53,7 +53,7 @@ BENCHMARKS = {
     "arc/ARC-Challenge": [Task("arc/arc_challenge", splits("arc/ARC-Challenge", test=f"test-{_FIRST}"), _CHOICE)],
     "hellaswag/data": [Task("hellaswag/hellaswag", splits("hellaswag/data", validation=f"validation-{_FIRST}"), _CHOICE)],
     "truthfulqa": [Task(f"truthfulqa/truthfulqa_{name}", _TRUTH, {"acc,none": name}) for name in ("mc1", "mc2")],
-    "mmlu/csv": [
+    "mmlu": [
         Task(
             f"mmlu/default/mmlu_{subject}",
             splits(f"mmlu/hub/{subject}", dev=f"dev-{_FIRST}", test=f"test-{_FIRST}"),
