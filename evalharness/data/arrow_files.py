@@ -11,11 +11,12 @@ import decimal
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from evalharness.api.checks import read_regular
 from evalharness.api.errors import ConfigError, ImageError, MissingDependency
 from evalharness.api.images import StoredBytes
 from evalharness.data.stored import no_column
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MAX_CACHED_BYTES = 256 << 20
+_MAX_PART_BYTES = 64 << 20
+"""Of what is decoded at once, uncompressed; pandas and pyarrow write a million rows into one row group."""
+_BUFFER_BYTES = 1 << 20
 _ROWS_AT_ONCE = 1024
 _UNKNOWN: Any = object()
 """Stands for a value whose bytes must be read to know whether there are any."""
@@ -36,6 +40,10 @@ def _pyarrow() -> Any:
     except ImportError as error:
         raise MissingDependency("Parquet and Arrow files need pyarrow; pip install 'evalharness[parquet]'") from error
     return pyarrow
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    return (_pyarrow().ArrowException, OSError, UnicodeDecodeError)
 
 
 def _plain(value: Any) -> Any:
@@ -77,7 +85,7 @@ class _Parts:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[Any, ...], pa.Table] = OrderedDict()
 
-    def get(self, key: tuple[Any, ...], read: Any) -> Any:
+    def get(self, key: tuple[Any, ...], read: Callable[[], pa.Table]) -> pa.Table:
         """Return the part of this key, made by `read` unless it is kept."""
         with self._lock:
             if key in self._kept:
@@ -92,29 +100,47 @@ class _Parts:
 _PARTS = _Parts()
 
 
+class Part(NamedTuple):
+    """Rows of a file that are decoded together: the part of this number in a group, all of which begin at multiples of `size`."""
+
+    start: int
+    group: int
+    number: int = 0
+    size: int = 0
+
+
 class _ArrowRows:
     """Rows by their number; subclasses give tables of them."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name, self.folder = path, name, path.parent
+        self._cursors = threading.local()
         try:
-            self.schema, sizes = self._open()
-        except (_pyarrow().ArrowException, OSError) as error:
+            self.schema, self.num_rows = self._open()
+        except _errors() as error:
             raise self._unreadable(error) from error
-        self._starts = [0, *accumulate(sizes)]
         self._binary = [field.name for field in self.schema if _has_bytes(field.type)]
+        self._parts: dict[tuple[str, ...], list[Part]] = {}
 
-    def _open(self) -> tuple[pa.Schema, list[int]]:
-        """Return the schema and the numbers of rows of the parts."""
+    def _open(self) -> tuple[pa.Schema, int]:
+        """Return the schema and the number of rows."""
         raise NotImplementedError
 
-    def _part(self, part: int, columns: tuple[str, ...]) -> pa.Table:
-        """Return these columns of a part: names, and dotted paths of what is in them."""
+    def _parts_of(self, columns: tuple[str, ...]) -> list[Part]:
+        """Return in which parts these columns are decoded: names, and dotted paths of what is in them."""
         raise NotImplementedError
 
-    def _light_columns(self, names: Collection[str]) -> tuple[str, ...]:
+    def _part(self, part: Part, columns: tuple[str, ...]) -> pa.Table:
+        """Return these columns of a part."""
+        raise NotImplementedError
+
+    def _light(self, names: Collection[str]) -> tuple[str, ...]:
         """Return what is read of these columns to make rows: all but bytes."""
-        raise NotImplementedError
+        return tuple(name for name in names if name not in self._binary)
+
+    def _has_all(self, column: str) -> bool:
+        """Return whether it is known that a column of bytes has some in every row."""
+        return False
 
     def _unreadable(self, error: Exception) -> ConfigError:
         return ConfigError(f"{self.name} cannot be read, it is damaged or cut off: {error}; copy it again")
@@ -125,8 +151,8 @@ class _ArrowRows:
 
     def row(self, place: int) -> dict[str, Any]:
         """Return the row of a number, from 0."""
-        part, at = self._locate(place)
-        (row,) = self._rows(self._read(part, self._light_columns(self.schema.names)).slice(at, 1), part, place, self.schema.names)
+        table, start = self._table(place, self._light(self.schema.names))
+        (row,) = self._rows(table.slice(place - start, 1), place, 1, self.schema.names)
         return row
 
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -135,43 +161,48 @@ class _ArrowRows:
             if name not in self.schema.names:
                 raise no_column(name, self.schema.names, self.name)
         names = [name for name in self.schema.names if columns is None or name in columns]
-        light = self._light_columns(names)
-        for part, (start, end) in enumerate(zip(self._starts, self._starts[1:], strict=False)):
-            table = self._read(part, light)
-            for place in range(start, end, _ROWS_AT_ONCE):
-                rows = self._rows(table.slice(place - start, _ROWS_AT_ONCE), part, place, names)
-                yield from enumerate(rows, place)
+        place = 0
+        while place < self.num_rows:
+            table, start = self._table(place, self._light(names))
+            table = table.slice(place - start, _ROWS_AT_ONCE)
+            rows = self._rows(table, place, table.num_rows, names)
+            yield from enumerate(rows, place)
+            place += len(rows)
 
-    def _locate(self, place: int) -> tuple[int, int]:
-        part = bisect.bisect_right(self._starts, place) - 1
-        return part, place - self._starts[part]
+    def _table(self, place: int, columns: tuple[str, ...]) -> tuple[pa.Table, int]:
+        """Return the part in which a row is, and its first row."""
+        if columns not in self._parts:
+            self._parts[columns] = self._parts_of(columns)
+        parts = self._parts[columns]
+        part = parts[bisect.bisect_right(parts, place, key=lambda each: each.start) - 1]
 
-    def _read(self, part: int, columns: tuple[str, ...]) -> pa.Table:
         def read() -> pa.Table:
             try:
                 return self._part(part, columns)
-            except (_pyarrow().ArrowException, OSError) as error:
+            except _errors() as error:
                 raise self._unreadable(error) from error
 
-        return _PARTS.get((self.path, part, columns), read)
+        return _PARTS.get((self, part, columns), read), part.start
 
-    def _rows(self, table: pa.Table, part: int, start: int, names: Collection[str]) -> list[dict[str, Any]]:
-        num_rows = min(table.num_rows if table.num_columns else _ROWS_AT_ONCE, self._starts[part + 1] - start)
-        values = {}
+    def _rows(self, table: pa.Table, start: int, num: int, names: Collection[str]) -> list[dict[str, Any]]:
+        values: dict[str, list[Any]] = {}
         for name in names:
+            column = table[name].to_pylist() if name in table.column_names else [_UNKNOWN] * num
             if name in self._binary:
-                light = table[name].to_pylist() if name in table.column_names else [_UNKNOWN] * num_rows
-                values[name] = [self._stored(name, start + at, light[at]) for at in range(num_rows)]
+                values[name] = [self._stored(name, place, light) for place, light in enumerate(column, start)]
             else:
-                column = table[name].to_pylist()
                 values[name] = column if _stays(table.schema.field(name).type) else [_plain(value) for value in column]
-        return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+        return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)] if values else [{}] * num
 
     def _stored(self, column: str, place: int, light: Any) -> Any:
-        """Return what stands for the bytes of a row's column: `StoredBytes`, a list of them, or None."""
+        """Return what stands for the bytes of a row's column: `StoredBytes`, a list of them, or None.
+
+        `light` is the value without its bytes, which are read only if it says nothing.
+        """
+        if light is _UNKNOWN and self._has_all(column):
+            return self._handle(column, place, None)
         if light is _UNKNOWN:
-            value = self._binary_value(column, place)
-            light = [None if each is None else True for each in value] if isinstance(value, list) else None if value is None else True
+            light = self._binary_value(column, place)
         if isinstance(light, list):
             return [None if each is None else self._handle(column, place, each, index) for index, each in enumerate(light)]
         return None if light is None else self._handle(column, place, light)
@@ -185,55 +216,91 @@ class _ArrowRows:
             value = value if index is None else value[index]
             content = next((each for each in value.values() if isinstance(each, bytes)), None) if isinstance(value, dict) else value
             if content is None and path:
-                return (self.folder / path).read_bytes()
-            if content is None:
-                raise ImageError(f"{name} has no bytes")
+                return read_regular(self.folder / path)
+            if not isinstance(content, bytes):
+                raise ImageError(f"{name} holds no bytes")
             return content
 
         return StoredBytes(name, read, path or "")
 
     def _binary_value(self, column: str, place: int) -> Any:
-        part, at = self._locate(place)
-        return self._read(part, (column,))[column][at].as_py()
+        table, start = self._table(place, (column,))
+        return table[column][place - start].as_py()
 
 
 class ParquetRows(_ArrowRows):
-    """A Parquet file; its parts are the row groups."""
+    """A Parquet file, whose row groups are decoded whole if they are small, else some rows at a time."""
 
-    def _open(self) -> tuple[pa.Schema, list[int]]:
+    def _open(self) -> tuple[pa.Schema, int]:
         with _pyarrow().parquet.ParquetFile(self.path) as file:
             self._metadata = file.metadata
-            leaves = [file.schema.column(i) for i in range(len(file.schema))]
-            is_raw = {leaf.path: leaf.logical_type.type == "NONE" and "BYTE_ARRAY" in leaf.physical_type for leaf in leaves}
-            self._leaves = [path for path, raw in is_raw.items() if not raw]
-            return file.schema_arrow, [self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups)]
+            self._leaves = [file.schema.column(i) for i in range(len(file.schema))]
+            return file.schema_arrow, self._metadata.num_rows
 
-    def _light_columns(self, names: Collection[str]) -> tuple[str, ...]:
-        light = [name for name in names if name not in self._binary]
-        return (*light, *(leaf for name in names if name in self._binary for leaf in self._leaves if leaf.startswith(f"{name}.")))
+    def _light(self, names: Collection[str]) -> tuple[str, ...]:
+        within = [leaf.path for leaf in self._leaves if leaf.logical_type.type != "NONE" or "BYTE_ARRAY" not in leaf.physical_type]
+        beside = (path for name in names if name in self._binary for path in within if path.startswith(f"{name}."))
+        return (*super()._light(names), *beside)
 
-    def _part(self, part: int, columns: tuple[str, ...]) -> pa.Table:
-        with _pyarrow().parquet.ParquetFile(self.path, metadata=self._metadata, memory_map=True) as file:
-            return file.read_row_group(part, columns=list(columns))
+    def _has_all(self, column: str) -> bool:
+        leaves = [number for number, leaf in enumerate(self._leaves) if leaf.path == column]
+        groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
+        found = [group.column(leaf).statistics for group in groups for leaf in leaves]
+        return bool(found) and all(each is not None and each.has_null_count and each.null_count == 0 for each in found)
+
+    def _parts_of(self, columns: tuple[str, ...]) -> list[Part]:
+        leaves = [number for number, leaf in enumerate(self._leaves) if any(f"{leaf.path}.".startswith(f"{name}.") for name in columns)]
+        parts, start = [], 0
+        for number in range(self._metadata.num_row_groups):
+            group = self._metadata.row_group(number)
+            num_bytes = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
+            size = group.num_rows if num_bytes <= _MAX_PART_BYTES else max(1, group.num_rows * _MAX_PART_BYTES // num_bytes // 4)
+            parts += [Part(start + at, number, at // size, size) for at in range(0, group.num_rows, size or 1)]
+            start += group.num_rows
+        return parts
+
+    def _part(self, part: Part, columns: tuple[str, ...]) -> pa.Table:
+        """Return a part; of a large group by going on from the part that this thread read before, or from the group's beginning."""
+        cursors: dict[tuple[str, ...], tuple[int, int, Iterator[pa.Table]]] = self._cursors.__dict__.setdefault("by_columns", {})
+        group, number, tables = cursors.pop(columns, (-1, 0, iter(())))
+        if group != part.group or number > part.number:
+            number, tables = 0, self._tables(part, columns)
+        for table in tables:
+            number += 1
+            if number > part.number:
+                if number * part.size < self._metadata.row_group(part.group).num_rows:
+                    cursors[columns] = part.group, number, tables
+                return table
+        raise OSError(f"row group {part.group + 1} has fewer rows than its head says")
+
+    def _tables(self, part: Part, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+        pa = _pyarrow()
+        with pa.parquet.ParquetFile(self.path, metadata=self._metadata, buffer_size=_BUFFER_BYTES) as file:
+            for batch in file.iter_batches(part.size, row_groups=[part.group], columns=list(columns)):
+                yield pa.Table.from_batches([batch])
 
 
 class IpcRows(_ArrowRows):
     """An Arrow file or stream, mapped into memory; its parts are the record batches."""
 
-    def _open(self) -> tuple[pa.Schema, list[int]]:
+    def _open(self) -> tuple[pa.Schema, int]:
         pa = _pyarrow()
         source = pa.memory_map(str(self.path))
         if source.read(6) == b"ARROW1":
             reader = pa.ipc.open_file(source)
-            self._batches: Any = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+            self._batch = reader.get_batch
+            sizes = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
         else:
             source.seek(0)
             reader = pa.ipc.open_stream(source)
-            self._batches = list(reader)
-        return reader.schema, [batch.num_rows for batch in self._batches]
+            batches = list(reader)
+            self._batch = batches.__getitem__
+            sizes = [batch.num_rows for batch in batches]
+        self._starts = [Part(start, group) for group, start in enumerate(accumulate([0, *sizes[:-1]]))]
+        return reader.schema, sum(sizes)
 
-    def _light_columns(self, names: Collection[str]) -> tuple[str, ...]:
-        return tuple(name for name in names if name not in self._binary)
+    def _parts_of(self, columns: tuple[str, ...]) -> list[Part]:
+        return self._starts
 
-    def _part(self, part: int, columns: tuple[str, ...]) -> pa.Table:
-        return _pyarrow().Table.from_batches([self._batches[part]]).select(list(columns))
+    def _part(self, part: Part, columns: tuple[str, ...]) -> pa.Table:
+        return _pyarrow().Table.from_batches([self._batch(part.group)]).select(list(columns))

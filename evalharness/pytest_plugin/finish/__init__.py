@@ -146,7 +146,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
 _OF_WORKERS = ("share_devices", "hang_timeout", "executor")
 _OF_QUESTIONS = (*DECODING, "seed", "plugin")
 """Options of evals' questions: those that score given responses have no use for them."""
-_OF_EVALS = (*_OF_QUESTIONS, "num_samples", "limit", "shard", "data")
+_OF_EVALS = (*_OF_QUESTIONS, "num_samples", "limit", "limit_first", "shard", "data")
 """Options of evals; tests without cases say themselves what they ask, and how."""
 
 
@@ -174,7 +174,7 @@ def _idle_options(
     if not evals:
         names, why = _OF_EVALS, "it concerns evals, and this run has none"
     elif rows and all((row.get("generation") or {}).get("finish_reason") == "scored" for row in rows):
-        names, why = _OF_QUESTIONS, "this run only scored given responses"
+        names, why = [name for name in _OF_QUESTIONS if name != "seed" or run.limit is None], "this run only scored given responses"
     for name in names:
         if run.origin(name) == "command line" and getattr(run, name) != ():
             yield f"--{name.replace('_', '-')} changed nothing: {why}"
