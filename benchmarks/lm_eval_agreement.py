@@ -116,9 +116,7 @@ def main() -> None:
             ]
             num_items, num_equal_items = num_items + len(same), num_equal_items + sum(same)
             print(f"{task.name}: {sum(same)} of {len(same)} items equal", flush=True)
-    print(
-        f"prompts equal token for token: {model.num_equal} of {model.num_prompts}; items with equal metrics: {num_equal_items} of {num_items}"
-    )
+    print(f"prompts equal token for token: {model.num_equal} of {model.num_prompts}; equal items: {num_equal_items} of {num_items}")
     print(f"largest gap of log-probabilities: {model.largest_gap:.1e} nats; texts equal: {model.num_equal_texts} of {model.num_texts}")
 
 

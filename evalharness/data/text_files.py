@@ -215,10 +215,11 @@ class Table(_Spans):
 
             def each_line() -> Iterator[str]:
                 nonlocal end, lines
-                for line in TextIOWrapper(file, "utf-8", newline=""):
-                    end += len(line.encode())
-                    lines += 1
-                    yield line
+                with TextIOWrapper(file, "utf-8", newline="") as text:
+                    for line in text:
+                        end += len(line.encode())
+                        lines += 1
+                        yield line
 
             reader = csv.reader(each_line(), delimiter=self._delimiter, strict=True)
             first = 1

@@ -14,6 +14,7 @@ https://github.com/EleutherAI/lm-evaluation-harness/tree/v0.4.13/lm_eval/tasks/m
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from statistics import fmean
 
@@ -21,17 +22,17 @@ import pytest
 
 from evalharness.data import cases_from
 from evalharness.prompts import few_shot, template
-from evalharness.scores import CHOICE_DIRECTIONS, choice_aggregates, choice_request, choice_scores
+from evalharness.scores import CHOICE_DIRECTIONS, choice_aggregates, choice_scores
 
+FILES = ("{0}/*_{0}.csv", "*/{0}/*_{0}.csv", "all/{0}-*.parquet", "*/{0}-*.parquet", "*/*/{0}-*.parquet")
 LETTERS = ("A", "B", "C", "D")
 FIELDS = {
-    "humanities": "formal_logic high_school_european_history high_school_us_history high_school_world_history international_law "
-    "jurisprudence logical_fallacies moral_disputes moral_scenarios philosophy prehistory professional_law world_religions",
-    "social sciences": "econometrics high_school_geography high_school_government_and_politics high_school_macroeconomics "
-    "high_school_microeconomics high_school_psychology human_sexuality professional_psychology public_relations security_studies "
-    "sociology us_foreign_policy",
-    "other": "business_ethics clinical_knowledge college_medicine global_facts human_aging management marketing medical_genetics "
-    "miscellaneous nutrition professional_accounting professional_medicine virology",
+    "humanities": "formal_logic|high_school_(european|us|world)_history|international_law|jurisprudence|logical_fallacies|"
+    "moral_(disputes|scenarios)|philosophy|prehistory|professional_law|world_religions",
+    "social sciences": "econometrics|high_school_(geography|government_and_politics|(macro|micro)economics|psychology)|human_sexuality|"
+    "professional_psychology|public_relations|security_studies|sociology|us_foreign_policy",
+    "other": "business_ethics|clinical_knowledge|college_medicine|global_facts|human_aging|management|marketing|medical_genetics|"
+    "miscellaneous|nutrition|professional_(accounting|medicine)|virology",
 }
 """By the authors; all other subjects are STEM."""
 
@@ -41,29 +42,22 @@ def question_of(row):
     choices = row["choices"] if "choices" in row else [row[letter] for letter in LETTERS]
     gold = row["answer"] if isinstance(row["answer"], int) else LETTERS.index(row["answer"])
     subject = row["subject"] if "subject" in row else Path(row["__file__"]).stem.rpartition("_")[0]
-    field = next((name for name, subjects in FIELDS.items() if subject in subjects.split()), "STEM")
+    field = next((name for name, subjects in FIELDS.items() if re.fullmatch(subjects, subject)), "STEM")
     return {"question": row["question"], "choices": choices, "gold": gold, "subject": subject, "field": field}
 
 
 def rows_of(split):
     """Return the rows of a split, in any layout."""
-    names = (
-        f"{split}/*_{split}.csv",
-        f"*/{split}/*_{split}.csv",
-        f"all/{split}-*.parquet",
-        f"*/{split}-*.parquet",
-        f"*/*/{split}-*.parquet",
-    )
+    names = [name.format(split) for name in FILES]
     fits = lambda row: "answer" in row and ("choices" in row or "D" in row)  # noqa: E731
     return cases_from(*names, columns=["question", *LETTERS, "answer"], needs=fits, map=question_of, tags=["subject", "field"])
 
 
 def by_subject(rows):
     """Return the metrics of choices over all questions, and the mean accuracy over subjects."""
-    subjects = {}
-    for row in rows:
-        subjects.setdefault(row["tags"]["subject"], []).append(row["scores"]["acc"])
-    return choice_aggregates(rows) | {"acc_by_subject": fmean(map(fmean, subjects.values()))}
+    subjects = {row["tags"]["subject"] for row in rows}
+    means = [fmean(row["scores"]["acc"] for row in rows if row["tags"]["subject"] == subject) for subject in subjects]
+    return choice_aggregates(rows) | {"acc_by_subject": fmean(means)}
 
 
 ask = template(
@@ -73,13 +67,9 @@ ask = template(
     target="gold",
     shots=few_shot(rows_of("dev"), k=5, sampler="first_n", within="subject"),
 )
-
-
-def request(case):
-    return (yield from choice_request(ask.choice_requests(case), shown=case.row["gold"]))
-
-
-pytestmark = pytest.mark.eval(cases=rows_of("test"), request=request, aggregate=by_subject, directions=CHOICE_DIRECTIONS, optional=True)
+pytestmark = pytest.mark.eval(
+    cases=rows_of("test"), request=ask.ask_choices, aggregate=by_subject, directions=CHOICE_DIRECTIONS, optional=True
+)
 
 
 @pytest.mark.gate("invalid_rate <= 0.02")
