@@ -166,7 +166,8 @@ def _shots(pool: Pool, data_dir: Path | None) -> Iterator[Shot]:
         data_dir = data_dir.parent
     for place, one in enumerate(pool(data_dir) if callable(pool) else pool):
         if isinstance(one, Case):
-            yield Shot(one.id, dict(row_of(one)), tuple(getattr(one, "images", ())), _origin(one))
+            if one.invalid is None:
+                yield Shot(one.id, dict(row_of(one)), tuple(getattr(one, "images", ())), _origin(one))
         elif isinstance(one, Mapping):
             yield Shot(str(one["id"]) if isinstance(one.get("id"), (str, int)) else f"#{place}", one)
         else:

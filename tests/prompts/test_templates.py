@@ -109,7 +109,7 @@ def test_a_place_beyond_the_choices_and_choices_that_are_none_are_refused() -> N
 @settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from("abcd"), st.text(max_size=20) | st.lists(st.text(max_size=5), max_size=3)))
 def test_no_row_breaks_a_template(row: dict[str, Any]) -> None:
-    for make in (text_of, lambda *args: answer_of(*args[:2], None, args[2]), choices_of):
+    for make in (text_of, lambda field, row, what: answer_of(field, row, None, what), choices_of):
         with suppress(RequestError):
             make("{{a}}{{b[0]}}", row, "text")
 
