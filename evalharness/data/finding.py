@@ -24,12 +24,7 @@ KINDS = (".parquet", ".arrow", ".feather", *_TEXTS, *(f"{end}.gz" for end in _TE
 
 
 def row_files(
-    names: Sequence[str],
-    data_dir: Path | str | None,
-    *,
-    field: str | None = None,
-    columns: Sequence[str] | None = None,
-    needs: Needs = (),
+    names: Sequence[str], data_dir: Path | str | None, *, field: str | None = None, columns: Sequence[str] | None = None, needs: Needs = ()
 ) -> list[RowFile]:
     """Return the files that the first of `names` means that means any, in the order of their names; `MissingData` if none does.
 

@@ -67,6 +67,13 @@ BENCHMARKS = {
         Task(f"mmlu_pro/mmlu_pro_{category}", _PRO, {"exact_match,custom-extract": "exact_match_first"}, ("category", category))
         for category in ("math", "law")
     ],
+    "ifeval": [
+        Task(
+            "ifeval/ifeval",
+            splits("ifeval", train="ifeval_input_data.jsonl"),
+            {f"prompt_level_{kind}_acc,none": f"prompt_level_{kind}_acc" for kind in ("strict", "loose")},
+        )
+    ],
 }
 """By folder of `fixtures/public`, which begins with the eval's name."""
 

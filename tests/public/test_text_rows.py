@@ -18,6 +18,7 @@ LAYOUTS = {
     "gsm8k": ("gsm8k", "gsm8k/main", "."),
     "hellaswag": ("hellaswag/data", "hellaswag/hellaswag_val.jsonl", "."),
     "humaneval": ("humaneval", "humaneval/HumanEval.jsonl", "."),
+    "ifeval": ("ifeval", "ifeval/ifeval_input_data.jsonl", "."),
     "math500": ("math500", "."),
     "mmlu": ("mmlu", "mmlu/hub", "."),
     "mmlu_pro": ("mmlu_pro", "mmlu_pro/data", "."),
