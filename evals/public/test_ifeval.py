@@ -3,7 +3,7 @@
     pytest evals/public/test_ifeval.py --model CHECKPOINT --data FOLDER
 
 FOLDER holds google/IFEval (revision 966cd89545d6b6acfd7638bc708b98261ca58e84, Apache-2.0), `ifeval_input_data.jsonl`, or `input_data.jsonl`
-of its repository. Needs the extra `metrics`, which brings what detects languages.
+of its repository. Needs the extra `ifeval`.
 
     {"key": 9000, "prompt": "Write two …", "instruction_id_list": ["punctuation:no_comma", …], "kwargs": [{}, …]}
 

@@ -111,5 +111,7 @@ def test_prompts_and_scores_are_those_of_lm_eval(folder: str, tmp_path: Path) ->
         rows = [row for row in run.rows if task.tag is None or row["tags"][task.tag[0]] == task.tag[1]]
         items, results = judged_by_lm_eval(theirs, RecordedModel(rows))
         for metric, score in task.scores.items():
-            assert [row["scores"][score] for row in rows] == [pytest.approx(item[metric], abs=1e-12) for item in items], metric
-            assert fmean(row["scores"][score] for row in rows) == pytest.approx(results[metric], abs=1e-12)
+            assert [row["scores"][score] for row in rows] == [pytest.approx(float(item[metric]), abs=1e-12) for item in items], metric
+            assert fmean(row["scores"][score] for row in rows) == pytest.approx(results.pop(metric), abs=1e-12)
+        over_all = {entry["metric"]: entry["value"] for entry in run.facts["aggregates"]}
+        assert {metric: over_all.get(metric.partition(",")[0]) for metric in results} == pytest.approx(results), "metrics that are no means"
