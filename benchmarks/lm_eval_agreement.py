@@ -27,7 +27,9 @@ ROOT = Path(__file__).parents[1]
 
 def run_evals(model: Path, max_new_tokens: int, folder: Path) -> list[dict[str, Any]]:
     """Return the rows of a run of all public text evals."""
-    evals = [f"evals/public/test_{name}.py" for name in ("arc", "gsm8k", "hellaswag", "math500", "mmlu", "mmlu_pro", "truthfulqa")]
+    evals = [
+        f"evals/public/test_{name}.py" for name in ("arc", "gsm8k", "hellaswag", "ifeval", "math500", "mmlu", "mmlu_pro", "truthfulqa")
+    ]
     options = [
         "--backend",
         "hf",

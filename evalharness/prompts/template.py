@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from evalharness.api.cases import Case
@@ -63,6 +64,11 @@ class Template:
         parts += self._parts(row, self.text, None, self._prefill(row), getattr(case, "images", ()))
         ids = tuple(shot.id for shot in shots)
         return self._as_chat(parts, ids) if self.chat else self._as_text(parts, ids)
+
+    def check_data(self, data_dir: Path | None) -> None:
+        """Raise `MissingData` if the worked examples are not in a data folder; evals call it before anything runs."""
+        if self.shots is not None:
+            self.shots.check_data(data_dir)
 
     def target_of(self, case: Case) -> Answer:
         """Return the right answer of a case: a text, or several; or the place of the right choice, from 0."""
