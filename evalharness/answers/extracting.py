@@ -7,7 +7,7 @@ the text after each step. A text of white space only is nothing, too. Nothing is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -41,14 +41,18 @@ class Extractor:
     parts: tuple[Extractor, ...] = ()
 
     def __call__(self, text: str) -> Extracted:
-        steps: list[tuple[str, str | None]] = []
-        for part in self.parts or (self,):
-            found = part.find(text)
-            if found is None or not found.strip():
-                return Extracted(None, (*steps, (part.name, None)))
-            steps.append((part.name, found))
-            text = found
-        return Extracted(text, tuple(steps))
+        return _run(self.parts or (self,), text)
+
+
+def _run(parts: Sequence[Extractor], text: str) -> Extracted:
+    steps: list[tuple[str, str | None]] = []
+    for part in parts:
+        found = part.find(text)
+        if found is None or not found.strip():
+            return Extracted(None, (*steps, (part.name, None)))
+        steps.append((part.name, found))
+        text = found
+    return Extracted(text, tuple(steps))
 
 
 def chain(*steps: Extractor | Callable[[str], str | None]) -> Extractor:
@@ -66,11 +70,7 @@ def chain(*steps: Extractor | Callable[[str], str | None]) -> Extractor:
             parts.append(Extractor(getattr(step, "__name__", type(step).__name__), step))
         else:
             raise ContractTypeError(f"a step of chain() must be an extractor or a function of a text, got {step!r}")
-    return Extractor(" > ".join(part.name for part in parts), lambda text: _value_of(parts, text), tuple(parts))
-
-
-def _value_of(parts: list[Extractor], text: str) -> str | None:
-    return Extractor("chain", lambda text: None, tuple(parts))(text).value
+    return Extractor(" > ".join(part.name for part in parts), lambda text: _run(parts, text).value, tuple(parts))
 
 
 def last_of(values: Iterable[T]) -> T | None:
@@ -80,10 +80,11 @@ def last_of(values: Iterable[T]) -> T | None:
 
 @dataclass(frozen=True)
 class Filtered:
-    """Scores and details of one answer by several filters."""
+    """What several filters found in one text: scores, details for the row, and by filter the answer, None where it found nothing."""
 
     scores: dict[str, float]
     details: dict[str, Any]
+    answers: dict[str, str | None]
 
 
 def by_filter(text: str, filters: Mapping[str, Extractor], /, **metrics: Callable[[str], float]) -> Filtered:
@@ -93,11 +94,11 @@ def by_filter(text: str, filters: Mapping[str, Extractor], /, **metrics: Callabl
     answer and the steps of each filter under "filters".
     """
     scores: dict[str, float] = {}
-    steps: dict[str, Any] = {}
-    for name, extract in filters.items():
-        found = extract(text)
-        steps[name] = found.to_json()
+    found = {name: extract(text) for name, extract in filters.items()}
+    for name, extracted in found.items():
+        answer = extracted.value
         for metric, judge in metrics.items():
-            scores[f"{metric}_{name}"] = 0.0 if found.value is None else float(judge(found.value))
-        scores[f"not_found_{name}"] = float(found.value is None)
-    return Filtered(scores, {"filters": steps})
+            scores[f"{metric}_{name}"] = 0.0 if answer is None else float(judge(answer))
+        scores[f"not_found_{name}"] = float(answer is None)
+    details = {"filters": {name: extracted.to_json() for name, extracted in found.items()}}
+    return Filtered(scores, details, {name: extracted.value for name, extracted in found.items()})

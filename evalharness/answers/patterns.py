@@ -37,6 +37,11 @@ class BoundedPattern:
             raise ContractValueError(f"{pattern!r} is not a regular expression: {error}") from None
         self._prefix = _literal_prefix(self._items)
 
+    @property
+    def num_groups(self) -> int:
+        """The number of its groups."""
+        return self._compiled.groups
+
     def steps(self, text: str) -> float:
         """Return an upper bound of the ways to try in a text, infinity where there is none."""
         starts = len(text) + 1

@@ -40,7 +40,8 @@ class BareTokenizer:
         self._named = {name: text for name in _NAMED_TOKENS if (text := _content(config.get(name))) is not None}
         self._add_missing_tokens(config)
         self.eos_token, self.pad_token = self._named.get("eos_token"), self._named.get("pad_token")
-        self.eos_token_id, self.bos_token_id = (self._id_of(self._named.get(name)) for name in ("eos_token", "bos_token"))
+        names = ("eos_token", "bos_token", "unk_token")
+        self.eos_token_id, self.bos_token_id, self.unk_token_id = (self._id_of(self._named.get(name)) for name in names)
         self.chat_template = _chat_template(folder, config)
         self._templates: dict[str, Any] = {}
         model = read_json(folder / "config.json") or {}
@@ -80,9 +81,9 @@ class BareTokenizer:
         return self._tokenizer.id_to_token(token_id)
 
     @property
-    def all_special_tokens(self) -> list[str]:
-        """Texts of the special tokens."""
-        return [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
+    def all_special_ids(self) -> list[int]:
+        """Ids of the special tokens."""
+        return [token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special]
 
     def get_added_vocab(self) -> dict[str, int]:
         """Return the ids of the tokens that were added to the vocabulary."""

@@ -75,6 +75,7 @@ class FakeTokenizer:
 
     chat_template = _TEMPLATE
     all_special_tokens: ClassVar[list[str]] = list(_SPECIAL_TOKENS)
+    all_special_ids: ClassVar[list[int]] = list(range(len(_SPECIAL_TOKENS)))
     eos_token = "<|im_end|>"
     pad_token = "<|endoftext|>"
     image_token = "<|image_pad|>"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.api.errors import RequestError
 from evalharness.api.requests import CompletionRequest
 from evalharness.api.scoring import ScoringRequest, chat_of
 from evalharness.api.wording import plural
+from evalharness.engine.template_probe import remembered
 
 _Ids: TypeAlias = "tuple[int, ...]"
 _WORD_SPACE = "\u2581"  # how SentencePiece's tokenizers write the space before a word
@@ -25,19 +27,29 @@ def text_ids(text: str, tokenizer: Any, what: str = "prompt", *, special_tokens:
         raise RequestError(
             f"the {what} holds {text[error.start]!r} at character {error.start}, half of a surrogate pair, which no model can read"
         ) from None
-    written = () if special_tokens else [token for token in getattr(tokenizer, "all_special_tokens", ()) if token in text]
-    if not written:
-        return tuple(tokenizer.encode(text, add_special_tokens=False))
-    try:
+    ids = tuple(tokenizer.encode(text, add_special_tokens=False))
+    if special_tokens or special_ids(tokenizer).isdisjoint(ids):
+        return ids
+    with suppress(TypeError):  # of a tokenizer of its own kind
         ids = tuple(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
-    except TypeError:  # a tokenizer of its own kind
-        ids = tuple(tokenizer.encode(text, add_special_tokens=False))
-    if {one for token in written for one in tokenizer.encode(token, add_special_tokens=False)[:1]} & set(ids):
+    read = special_ids(tokenizer).intersection(ids)
+    if read:
         raise RequestError(
-            f"the {what} holds {written[0]!r}, which this tokenizer reads as a special token and not as text; "
+            f"the {what} holds {text_of_ids([min(read)], tokenizer)!r}, which this tokenizer reads as a special token and not as text; "
             "take it out of the data, or say special_tokens=True"
         )
     return ids
+
+
+def special_ids(tokenizer: Any) -> frozenset[int]:
+    """Return the ids of special tokens, but for that of unknown words, which any text may hold."""
+
+    def find() -> frozenset[int]:
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        ids = {token_id for token_id, token in added.items() if token.special} | set(getattr(tokenizer, "all_special_ids", ()))
+        return frozenset(ids - {getattr(tokenizer, "unk_token_id", None)})
+
+    return remembered(tokenizer, "special ids", find)
 
 
 def text_of_ids(ids: Sequence[int], tokenizer: Any) -> str:

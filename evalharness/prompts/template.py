@@ -1,6 +1,6 @@
 """Request functions made of rows: an instruction, worked examples, the question, and the start of the answer.
 
-    request = template("Question: {{question}}\\nAnswer:", target="{{answer}}", shots=few_shot(rows, 5))
+    request = template("Question: {{question}}\\nAnswer:", target="{{answer}}", shots=few_shot("train.parquet", 5))
 
 The parts and their borders are those of lm-evaluation-harness, so that a task's `doc_to_text`, `doc_to_target`, `doc_to_choice` and
 delimiters give the same prompt here, as one text or as the turns of a chat.
@@ -9,7 +9,8 @@ delimiters give the same prompt here, as one text or as the turns of a chat.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from evalharness.api.cases import Case
@@ -19,7 +20,7 @@ from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import CompletionRequest, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import ScoringRequest
 from evalharness.prompts.rendering import Answer, Field, Row, answer_of, check_field, choices_of, row_of, text_of
-from evalharness.prompts.shots import FewShot
+from evalharness.prompts.shots import FewShot, Shot
 
 
 class _Part(NamedTuple):
@@ -49,17 +50,25 @@ class Template:
     target_delimiter: str
     prefill: Field
     special_tokens: bool
+    _worked: dict[Shot, list[_Part]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, case: Case) -> CompletionRequest | TextGenerationRequest | VlmGenerationRequest:
         """Return the request of a case; `RequestError`, which makes it invalid, where its row lacks a column."""
         row = row_of(case)
-        shots = () if self.shots is None else tuple(self.shots.of(case))
+        shots = () if self.shots is None else tuple(self.shots.of(case, row))
         parts = list(self._before(row))
         for shot in shots:
-            parts += self._shot_parts(shot.row, shot.images)
+            if shot not in self._worked:
+                self._worked[shot] = self._shot_parts(shot.row, shot.images)
+            parts += self._worked[shot]
         parts += self._parts(row, self.text, None, self._prefill(row), getattr(case, "images", ()))
         ids = tuple(shot.id for shot in shots)
         return self._as_chat(parts, ids) if self.chat else self._as_text(parts, ids)
+
+    def check_data(self, data_dir: Path | None) -> None:
+        """Raise `MissingData` if the worked examples are not in a data folder; evals call it before anything runs."""
+        if self.shots is not None:
+            self.shots.check_data(data_dir)
 
     def target_of(self, case: Case) -> Answer:
         """Return the right answer of a case: a text, or several; or the place of the right choice, from 0."""
@@ -81,19 +90,18 @@ class Template:
         return [ScoringRequest(prompt, delimiter + choice, join="text") for choice in self.choices_of(case)]
 
     def ask_choices(self, case: Case) -> Generator[tuple[list[ScoringRequest], GenerationOptions], list[GenerationResult], ScoringRequest]:
-        """Score the choices of a case: use it as an eval's `request`. The last one is the final request, the others a step before it."""
-        *others, last = self.choice_requests(case)
-        if others:
-            yield others, GenerationOptions()
-        return last
+        """Score the choices of a case: an eval's `request`. `steps[0]` has all results; the case's `generation` is the first."""
+        requests = self.choice_requests(case)
+        yield requests, GenerationOptions()  # together, so that their common prompt is read once
+        return requests[0]
 
     def _target(self, row: Row) -> Answer:
         if self.target is None:
             raise ConfigError("this template has no target; give template(…, target=…)")
         return answer_of(self.target, row, self._choices(self.choices, row), "target")
 
-    def _choices(self, field: Field | Sequence[str] | None, row: Row) -> list[str] | None:
-        return None if field is None else choices_of(field, row, "choices")
+    def _choices(self, source: Field | Sequence[str] | None, row: Row) -> list[str] | None:
+        return None if source is None else choices_of(source, row, "choices")
 
     def _prefill(self, row: Row) -> str:
         return text_of(self.prefill, row, "prefill") if self.prefill else ""
@@ -106,7 +114,7 @@ class Template:
     def _shot_parts(self, row: Row, images: Sequence[Any]) -> list[_Part]:
         own = self.shots
         assert own is not None
-        field, target = own.text or self.text, self.target if own.target is None else own.target
+        text, target = own.text or self.text, self.target if own.target is None else own.target
         if target is None:
             raise ConfigError("shots need their answers; give template(…, target=…)")
         choices = self._choices(own.choices or self.choices, row)
@@ -118,14 +126,14 @@ class Template:
                 raise ConfigError(f"a shot's target is {answer}, and there are no choices to take it from; give template(…, choices=…)")
             answer = choices[answer]
         prefill = text_of(own.prefill, row, "prefill") if own.prefill is not None else self._prefill(row)
-        return self._parts(row, field, answer, prefill, images)
+        return self._parts(row, text, answer, prefill, images)
 
-    def _parts(self, row: Row, field: Field, answer: str | None, prefill: str, images: Sequence[Any]) -> list[_Part]:
+    def _parts(self, row: Row, text: Field, answer: str | None, prefill: str, images: Sequence[Any]) -> list[_Part]:
         """Return the turns of a question, with its answer, or with the start of one."""
         own = self.shots if answer is not None else None
         delimiter = self.target_delimiter if own is None or own.target_delimiter is None else own.target_delimiter
         behind = self.delimiter if own is None or own.delimiter is None else own.delimiter
-        question = text_of(field, row, "text")
+        question = text_of(text, row, "text")
         is_apart = _needs_space(question, prefill) if prefill else bool(answer)
         parts = [_Part("user", question, delimiter if is_apart else "", images)]
         if answer:

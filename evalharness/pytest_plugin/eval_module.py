@@ -165,7 +165,12 @@ def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> t
     if not isinstance(optional, bool):
         raise ConfigError(f"{path}: the eval marker's optional must be True or False, got {reprlib.repr(optional)}")
     try:
-        return load_cases(given["cases"], data_folder(given.get("data"), run, root), path, run), None
+        data_dir = data_folder(given.get("data"), run, root)
+        loaded = load_cases(given["cases"], data_dir, path, run)
+        check_data = getattr(getattr(given["request"], "__self__", given["request"]), "check_data", None)
+        if callable(check_data):  # a template's: worked examples that are not there are missed before anything runs
+            check_data(data_dir)
+        return loaded, None
     except Exception as error:
         if optional and isinstance(error, MissingData):
             return Loaded((), 0, ()), f"this eval is optional, and has no data: {error}"

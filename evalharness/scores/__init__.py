@@ -9,17 +9,33 @@ from __future__ import annotations
 from evalharness.scores.anls import anls, anls_corrected
 from evalharness.scores.choices import CHOICE_DIRECTIONS, ChoiceScores, choice_aggregates, choice_request, choice_scores
 from evalharness.scores.exact_match import exact_match
+from evalharness.scores.hendrycks_math import between_dollars, math_spelled_alike
+from evalharness.scores.ifeval import InstructionsFollowed, ifeval, ifeval_aggregate
+from evalharness.scores.machine_translation import bleu, chrf, ter, translation
+from evalharness.scores.mathematics import MathVerdict, math_equal, math_verify
 from evalharness.scores.relaxed_accuracy import relaxed_accuracy, relaxed_accuracy_corrected
 
 __all__ = [
     "CHOICE_DIRECTIONS",
     "ChoiceScores",
+    "InstructionsFollowed",
+    "MathVerdict",
     "anls",
     "anls_corrected",
+    "between_dollars",
+    "bleu",
     "choice_aggregates",
     "choice_request",
     "choice_scores",
+    "chrf",
     "exact_match",
+    "ifeval",
+    "ifeval_aggregate",
+    "math_equal",
+    "math_spelled_alike",
+    "math_verify",
     "relaxed_accuracy",
     "relaxed_accuracy_corrected",
+    "ter",
+    "translation",
 ]

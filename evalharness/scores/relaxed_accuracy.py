@@ -18,7 +18,7 @@ _YEAR = re.compile(r"(?:19|20)\d\d|2100")
 def relaxed_accuracy(prediction: str | None, reference: str) -> bool:
     """Return whether an answer is right as the usual scorer has it; nothing found is not.
 
-    It reads what Python's `float` does, percentages as fractions: "1,000", "$5" and " 5" are texts, a reference of 0 is compared as text,
+    It reads what Python's `float` does, percentages as fractions: "1,000", and "$5" are texts, a reference of 0 is compared as text,
     1.05 is not within 5 % of 1 in binary, and 2019 is right for the year 2010. `relaxed_accuracy_corrected` mends these.
     """
     if prediction is None:

@@ -16,11 +16,18 @@ from __future__ import annotations
 
 import pytest
 
-from evalharness import ScoringRequest
 from evalharness.data import cases_from
-from evalharness.scores import CHOICE_DIRECTIONS, choice_aggregates, choice_request, choice_scores
+from evalharness.prompts import template
+from evalharness.scores import CHOICE_DIRECTIONS, choice_aggregates, choice_scores
 
-FILES = ("ARC-*/test-*.parquet", "**/ARC-*-Test.jsonl", "**/ARC-*/test-*.parquet", "test-*.parquet")
+FILES = (
+    "ARC-*/test-*.parquet",
+    "*/ARC-*/test-*.parquet",
+    "ARC-*-Test.jsonl",
+    "ARC-*/ARC-*-Test.jsonl",
+    "*/ARC-*/ARC-*-Test.jsonl",
+    "test-*.parquet",
+)
 
 
 def question_of(row):
@@ -37,15 +44,10 @@ def set_of(file: str) -> str:
     return next((name for name in ("ARC-Challenge", "ARC-Easy") if name in file), "unnamed")
 
 
-def request(case):
-    row = case.row
-    prompt = f"Question: {row['question']}\nAnswer:"
-    return (yield from choice_request([ScoringRequest(prompt, f" {choice}", join="text") for choice in row["choices"]], shown=row["gold"]))
-
-
+ask = template("Question: {{question}}\nAnswer:", choices="choices", target="gold")
 pytestmark = pytest.mark.eval(
     cases=cases_from(*FILES, needs=("id", "question", "answerKey"), id=("set", "id"), tags=["set"], map=question_of),
-    request=request,
+    request=ask.ask_choices,
     aggregate=choice_aggregates,
     directions=CHOICE_DIRECTIONS,
     optional=True,
@@ -54,8 +56,7 @@ pytestmark = pytest.mark.eval(
 
 @pytest.mark.gate("invalid_rate <= 0.02")
 def test_answer(case, steps, score, details):
-    row = case.row
-    judged = choice_scores(steps[0], row["choices"], row["gold"])
+    judged = choice_scores(steps[0], ask.choices_of(case), ask.target_of(case))
     score(**judged.scores)
     details(**judged.details)
     assert not judged.problem, judged.problem

@@ -18,11 +18,11 @@ import re
 
 import pytest
 
-from evalharness import ScoringRequest
 from evalharness.data import cases_from
-from evalharness.scores import CHOICE_DIRECTIONS, choice_aggregates, choice_request, choice_scores
+from evalharness.prompts import template
+from evalharness.scores import CHOICE_DIRECTIONS, choice_aggregates, choice_scores
 
-FILES = ("data/validation-*.parquet", "validation-*.parquet", "hellaswag_val.jsonl", "**/hellaswag/**/validation-*.parquet")
+FILES = ("data/validation-*.parquet", "*/data/validation-*.parquet", "validation-*.parquet", "hellaswag_val.jsonl", "*/hellaswag_val.jsonl")
 
 
 def cleaned(text: str) -> str:
@@ -37,15 +37,10 @@ def question_of(row):
     return row | {"prompt": cleaned(context), "choices": [*map(cleaned, row["endings"])], "gold": int(row["label"])}
 
 
-def request(case):
-    row = case.row
-    scored = [ScoringRequest(row["prompt"], f" {choice}", join="text") for choice in row["choices"]]
-    return (yield from choice_request(scored, shown=row["gold"]))
-
-
+ask = template("{{prompt}}", choices="choices", target="gold")
 pytestmark = pytest.mark.eval(
     cases=cases_from(*FILES, needs=("ctx_a", "ctx_b", "endings", "label"), id="ind", tags=["activity_label"], map=question_of),
-    request=request,
+    request=ask.ask_choices,
     aggregate=choice_aggregates,
     directions=CHOICE_DIRECTIONS,
     optional=True,
@@ -54,8 +49,7 @@ pytestmark = pytest.mark.eval(
 
 @pytest.mark.gate("invalid_rate <= 0.02")
 def test_ending(case, steps, score, details):
-    row = case.row
-    judged = choice_scores(steps[0], row["choices"], row["gold"])
+    judged = choice_scores(steps[0], ask.choices_of(case), ask.target_of(case))
     score(**judged.scores)
     details(**judged.details)
     assert not judged.problem, judged.problem

@@ -109,6 +109,7 @@ def test_filters_stand_side_by_side_with_a_rate_of_nothing_found() -> None:
     }  # fmt: skip
     assert judged.details["filters"]["flexible"] == {"answer": "42", "steps": [["last_number", "42"]]}
     assert judged.details["filters"]["strict"]["answer"] is None
+    assert judged.answers == {"strict": None, "flexible": "42"}
 
 
 @pytest.mark.parametrize(
