@@ -83,6 +83,11 @@ class FewShot:
     _pools: dict[Path | None, _Pool] = field(default_factory=dict, repr=False, compare=False)
     _draws: dict[Path | None, _LmEvalDraws] = field(default_factory=dict, repr=False, compare=False)
 
+    def check_data(self, data_dir: Path | None) -> None:
+        """Raise `MissingData` or `ConfigError` where the pool has no rows; only its first one is read."""
+        if self.k and next(_shots(self.pool, data_dir), None) is None:
+            raise ConfigError("few_shot's pool has no rows; give it some, or k=0")
+
     def of(self, case: Case, row: Row) -> list[Shot]:
         """Return the worked examples of a case with this row, in the order of the prompt; `ConfigError` where the pool has too few."""
         if not self.k:

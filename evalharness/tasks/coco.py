@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.answers.json_text import loads
-from evalharness.api.checks import read_regular
+from evalharness.api.checks import read_regular, shown
 from evalharness.api.errors import ConfigError, MissingData
 from evalharness.api.requests import GenerationResult
 from evalharness.data import RowCase, cases_from
@@ -48,9 +48,13 @@ def _rows(data_dir: Path | None) -> Iterator[dict[str, Any]]:
     names = {category["id"]: category["name"] for category in content["categories"]}
     objects: dict[int, list[dict[str, Any]]] = {}
     for mark in content["annotations"]:
-        area = mark.get("area", mark["bbox"][2] * mark["bbox"][3])
-        known = {"label": names[mark["category_id"]], "bbox": mark["bbox"], "area": area, "iscrowd": mark.get("iscrowd", 0)}
-        objects.setdefault(mark["image_id"], []).append(known)
+        try:
+            known = {"label": names[mark["category_id"]], "bbox": mark["bbox"], "iscrowd": mark.get("iscrowd", 0)}
+            known["area"] = mark.get("area", mark["bbox"][2] * mark["bbox"][3])
+            objects.setdefault(mark["image_id"], []).append(known)
+        except (KeyError, TypeError, IndexError) as error:
+            needed = "a bbox of four numbers, an image_id, and a category_id that categories have"
+            raise ConfigError(f"{file.name}: each annotation needs {needed}, got {shown(mark)}") from error
     folders = _image_folders(path)
     for image in content["images"]:
         places = [folder / image["file_name"] for folder in folders]

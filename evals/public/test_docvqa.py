@@ -18,11 +18,20 @@ from __future__ import annotations
 import pytest
 
 from evalharness import GenerationOptions
+from evalharness.api.errors import MissingData
 from evalharness.data import cases_from
 from evalharness.prompts import template
 from evalharness.scores import anls, anls_corrected, exact_match
 
 FILES = ("DocVQA/validation-*.parquet", "val_v1.0*.json", "validation-*.parquet", "*/val_v1.0*.json", "*/DocVQA/validation-*.parquet")
+
+
+def question_of(row):
+    """Return the row; `MissingData` for rows of the test split."""
+    if not row["answers"]:
+        raise MissingData(f"{row['__file__']} has no answers, as DocVQA's test split; take the validation split")
+    return row
+
 
 pytestmark = pytest.mark.eval(
     cases=cases_from(
@@ -34,6 +43,7 @@ pytestmark = pytest.mark.eval(
         tags={"kind": lambda row: ", ".join(row.get("question_types") or ["unnamed"])},
         reference="answers",
         image="image",
+        map=question_of,
     ),
     request=template("{{question}}\nAnswer the question using a single word or phrase.", chat=True),
     options=GenerationOptions(max_new_tokens=32),

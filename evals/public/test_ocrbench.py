@@ -32,7 +32,8 @@ def question_of(row):
     if "dataset_name" in row:
         image = f"OCRBench_Images/{row['image_path']}"
         row = {**row, "dataset": row["dataset_name"], "question_type": row["type"], "answer": row["answers"], "image": image}
-    return {**row, "question": row["question"].strip(), "answer": [row["answer"]] if isinstance(row["answer"], str) else row["answer"]}
+    answers = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
+    return {**row, "question": row["question"].strip(), "answer": [*map(str, answers)]}
 
 
 pytestmark = pytest.mark.eval(

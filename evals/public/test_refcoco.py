@@ -9,7 +9,7 @@ their owners' terms on Flickr). The forms: evalharness/tasks/refcoco.py.
     {"sent": "red square", "bbox": [12, 20, 52, 60], "width": 160, "height": 120, "image": "data/coco/train2014/….jpg"}
 
 `acc_50`: the first box in the answer has an IoU of at least 0.5 with the right one, Qwen-VL's "Precision @ 1". What its numbers mean is
-declared: 0..1000 (Qwen2-VL, Qwen3-VL) unless `--coordinates` says `pixels`, `unit` or, for Qwen2.5-VL, `processed:28`. `acc_50_best`:
+declared: 0..1000 (Qwen2-VL, Qwen3-VL) unless `--coordinates` says `pixels`, `unit` or, for Qwen2.5-VL, `processed:14`. `acc_50_best`:
 `refcoco_grounding_ACC@0.5` of lmms-eval 0.7.3, equal per item; it lets the right answer choose the best box and its space. The tag `split`
 has the splits apart.
 https://github.com/EvolvingLMMs-Lab/lmms-eval/tree/v0.7.3/lmms_eval/tasks/refcoco_grounding

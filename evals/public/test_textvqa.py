@@ -17,6 +17,7 @@ from __future__ import annotations
 import pytest
 
 from evalharness import GenerationOptions
+from evalharness.api.errors import MissingData
 from evalharness.data import cases_from
 from evalharness.prompts import template
 from evalharness.scores.vqa import vqa_accuracy, vqa_normalised
@@ -31,7 +32,9 @@ FILES = (
 
 
 def question_of(row):
-    """Return a row with its image, which the authors' file names by its id only."""
+    """Return a row with its image, which the authors' file names by its id only; `MissingData` for rows of the test split."""
+    if not any(row["answers"] or ()):
+        raise MissingData(f"{row['__file__']} has no answers, as TextVQA's test split; take the validation split")
     return {"image": f"train_images/{row['image_id']}.jpg", **row}
 
 
