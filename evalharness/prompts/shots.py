@@ -93,7 +93,8 @@ class FewShot:
         if not self.k:
             return []
         data_dir = getattr(case, "data_dir", None)
-        self.check_data(data_dir)
+        if data_dir not in self._pools:
+            self._pools[data_dir] = _Pool(list(_shots(self.pool, data_dir)))
         value = None if self.within is None else _column(row, self.within, "the case")
         pool = self._pools[data_dir]
         shots = pool.within(self.within, value)
@@ -102,11 +103,6 @@ class FewShot:
             where = "" if self.within is None else f" with {self.within} {value!r}"
             raise ConfigError(f"few_shot has k={self.k}, and its pool {len(chosen)} rows{where} beside the case itself; lower k")
         return chosen
-
-    def check_data(self, data_dir: Path | None) -> None:
-        """Read the pool; `MissingData` if it is not there."""
-        if self.k and data_dir not in self._pools:
-            self._pools[data_dir] = _Pool(list(_shots(self.pool, data_dir)))
 
     def _order(self, case: Case, data_dir: Path | None, pool: _Pool, shots: list[Shot], value: Any) -> Iterable[Shot]:
         if self.sampler == "first_n" or len(shots) < self.k + self.same_split:
