@@ -31,6 +31,7 @@ else:
 RUN_BY = {
     "README.md": "tests/docs/test_readme.py",
     "docs/backends.md": "tests/third_party_backend/test_contract.py",
+    "docs/from_lm_eval.md": "tests/public/test_from_lm_eval.py",
     "docs/many_machines.md": "tests/docs/test_many_machines.py",
     "docs/other_interfaces.md": "tests/docs/test_other_interfaces.py",
     "docs/scoring.md": "tests/backends/hf/test_scoring.py",
