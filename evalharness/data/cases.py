@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from evalharness.api.cases import Case
 from evalharness.api.checks import excerpt, shown
 from evalharness.api.errors import ConfigError, ImageError
 from evalharness.api.images import StoredBytes
-from evalharness.data.finding import row_files, scan
+from evalharness.data.finding import Needs, row_files, scan
 from evalharness.data.stored import GivenRows, Row, RowFile, no_column
 
 Column: TypeAlias = "str | Callable[[Mapping[str, Any]], Any]"
@@ -27,11 +28,16 @@ _MANY_TAGS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class RowCase(Case):
-    """A row as a case. `row` and `images` are read from the file each time, so that cases stay small."""
+    """A row as a case. `row` and `images` are read from the file each time, so that cases stay small.
+
+    `position`: its number among all cases of its source, from 0, whatever --limit takes. `data_dir`: what the source was called with.
+    """
 
     source: RowCases = field(compare=False)
     file: RowFile = field(compare=False)
     place: int
+    position: int
+    data_dir: Path | None
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -44,7 +50,7 @@ class RowCase(Case):
     @property
     def images(self) -> tuple[StoredBytes | Path, ...]:
         """The row's images in the order of their columns, for a `VlmGenerationRequest`; `ImageError` for one that cannot be a picture."""
-        return tuple(self.source.images_of(self.row, self.file, self.place))
+        return tuple(self.source.images_of(self.row, self.file, self.place)) if self.source.image else ()
 
 
 def cases_from(
@@ -57,6 +63,7 @@ def cases_from(
     map: Callable[[dict[str, Any]], Mapping[str, Any] | None] | None = None,
     field: str | None = None,
     columns: Sequence[str] | None = None,
+    needs: Needs = (),
 ) -> RowCases:
     """Return the `cases` function of an eval marker, whose cases are the rows of files.
 
@@ -65,7 +72,8 @@ def cases_from(
     joined by "-". Without `id` it is a hash of what the row holds, whatever its place: equal rows get "-2", "-3"… `tags`: columns, or
     columns by tag. `image`: columns with images: bytes, paths relative to the file, base64, or lists of these; URLs are not fetched, such
     a case is invalid. `map` changes rows, or leaves one out by None; ids of contents are those of the rows before. `field`: the value of
-    a JSON file that holds the rows. `columns`: the names of a table without a first line of names.
+    a JSON file that holds the rows. `columns`: the names of a table without a first line of names. `needs`: columns that the first row of a
+    file has, or what is true of it; other files are another data set's and passed over.
     """
     return RowCases(
         names=names,
@@ -77,6 +85,7 @@ def cases_from(
         map=map,
         field=field,
         columns=columns,
+        needs=needs,
     )
 
 
@@ -93,6 +102,7 @@ class RowCases:
     map: Callable[[dict[str, Any]], Mapping[str, Any] | None] | None
     field: str | None
     columns: Sequence[str] | None
+    needs: Needs
 
     def __repr__(self) -> str:
         return f"cases_from({', '.join(map(shown, self.names))})"
@@ -101,6 +111,7 @@ class RowCases:
         """Yield the cases; `ConfigError` names the row that makes none."""
         seen: dict[int, int] = {}
         known_tags: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+        positions = itertools.count()
         for file in self._files(data_dir):
             for place, original in scan(file, self._needed()):
                 content_id = _counted(content_hash(original), seen) if self.id is None else None
@@ -120,6 +131,8 @@ class RowCases:
                     source=self,
                     file=file,
                     place=place,
+                    position=next(positions),
+                    data_dir=data_dir,
                 )
 
     def mapped(self, row: dict[str, Any], file: RowFile) -> dict[str, Any] | None:
@@ -151,7 +164,7 @@ class RowCases:
         given = [name for name in self.names if not isinstance(name, (str, Path))]
         if given:
             return [GivenRows(rows, folder=data_dir) for rows in given]
-        return row_files([str(name) for name in self.names], data_dir, field=self.field, columns=self.columns)
+        return row_files([str(name) for name in self.names], data_dir, field=self.field, columns=self.columns, needs=self.needs)
 
     def _needed(self) -> set[str] | None:
         """Return the columns that cases are made of; None if it takes whole rows."""
