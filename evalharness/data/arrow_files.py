@@ -127,9 +127,9 @@ class _ArrowRows:
         self._cursors = threading.local()
         try:
             self.schema, self.num_rows = self._open()
+            self._binary = [field.name for field in self.schema if _has_bytes(field.type)]
         except _errors() as error:
             raise self._unreadable(error) from error
-        self._binary = [field.name for field in self.schema if _has_bytes(field.type)]
         self._parts: dict[tuple[str, ...], list[Part]] = {}
 
     def _open(self) -> tuple[pa.Schema, int]:
