@@ -8,11 +8,12 @@ from __future__ import annotations
 import bisect
 import datetime
 import decimal
+import itertools
+import tempfile
 import threading
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _MAX_CACHED_BYTES = 64 << 20
 _MAX_PART_BYTES = 32 << 20
 """Of what is decoded at once, uncompressed; pandas and pyarrow write a million rows into one row group."""
+_MAX_RETURNS = 4
 _BUFFER_BYTES = 1 << 16
 """With it, and without buffering ahead, pyarrow does not hold all of a row group's compressed columns."""
 _ROWS_AT_ONCE = 1024
@@ -246,6 +248,8 @@ class ParquetRows(_ArrowRows):
     """A Parquet file, whose row groups are decoded whole if they are small, else some rows at a time."""
 
     def _open(self) -> tuple[pa.Schema, int]:
+        self._returns: Counter[tuple[int, tuple[str, ...]]] = Counter()
+        self._copies: dict[tuple[int, tuple[str, ...]], _Copy] = {}
         with _pyarrow().parquet.ParquetFile(self.path) as file:
             self._metadata = file.metadata
             self._leaves = [file.schema.column(i) for i in range(len(file.schema))]
@@ -274,10 +278,20 @@ class ParquetRows(_ArrowRows):
         return parts
 
     def _part(self, part: Part, columns: tuple[str, ...]) -> pa.Table:
-        """Return a part; of a large group by going on from the part that this thread read before, or from the group's beginning."""
+        """Return a part; of a large group by going on from the part that this thread read before, or from the group's beginning.
+
+        Where that happens often, as cases are asked in random order, its rows are decoded once more, into a temporary file.
+        """
+        key = part.group, columns
+        if key in self._copies:
+            return self._copies[key].part(part.number)
         cursors: dict[tuple[str, ...], tuple[int, int, Iterator[pa.Table]]] = self._cursors.__dict__.setdefault("by_columns", {})
         group, number, tables = cursors.pop(columns, (-1, 0, iter(())))
         if group != part.group or number > part.number:
+            self._returns[key] += group == part.group
+            if self._returns[key] > _MAX_RETURNS and not set(columns) <= set(self._binary):
+                self._copies[key] = _Copy(self._tables(part, columns))
+                return self._copies[key].part(part.number)
             number, tables = 0, self._tables(part, columns)
         for table in tables:
             number += 1
@@ -292,6 +306,23 @@ class ParquetRows(_ArrowRows):
         with pa.parquet.ParquetFile(self.path, metadata=self._metadata, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
             for batch in file.iter_batches(part.size, row_groups=[part.group], columns=list(columns)):
                 yield pa.Table.from_batches([batch])
+
+
+class _Copy:
+    """The parts of a row group in a temporary file, each of which is read alone."""
+
+    def __init__(self, tables: Iterator[pa.Table]) -> None:
+        pa = _pyarrow()
+        first = next(tables)
+        with tempfile.NamedTemporaryFile(prefix="evalharness-", suffix=".arrow") as file:  # mapped, it stays without its name
+            with pa.OSFile(file.name, "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
+                for table in itertools.chain([first], tables):
+                    writer.write_batch(table.combine_chunks().to_batches()[0])
+            self._reader = pa.ipc.open_file(pa.memory_map(file.name))
+
+    def part(self, number: int) -> pa.Table:
+        """Return the part of a number."""
+        return _pyarrow().Table.from_batches([self._reader.get_batch(number)])
 
 
 class IpcRows(_ArrowRows):
@@ -310,7 +341,7 @@ class IpcRows(_ArrowRows):
             batches = list(reader)
             self._batch = batches.__getitem__
             sizes = [batch.num_rows for batch in batches]
-        self._starts = [Part(start, group) for group, start in enumerate(accumulate([0, *sizes[:-1]]))]
+        self._starts = [Part(start, group) for group, start in enumerate(itertools.accumulate([0, *sizes[:-1]]))]
         return reader.schema, sum(sizes)
 
     def _parts_of(self, columns: tuple[str, ...]) -> list[Part]:
