@@ -35,6 +35,8 @@ ROOMS = (
     "report",
     "data",
     "prompts",
+    "answers",
+    "scores",
     "tasks",
     "training",
     "pytest_plugin",
