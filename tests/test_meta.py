@@ -35,6 +35,7 @@ ROOMS = (
     "report",
     "data",
     "prompts",
+    "answers",
     "scores",
     "tasks",
     "training",

@@ -19,7 +19,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
-from evalharness.api.errors import BackendError, ImageError
+from evalharness.api.errors import BackendError, ConfigError, ImageError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -55,8 +55,11 @@ class StoredBytes:
         self.name, self._read, self.path = name, read, path
 
     def read(self) -> bytes:
-        """Return the bytes; raises `ImageError` where there are none, `OSError` if the file around them cannot be read."""
-        return self._read()
+        """Return the bytes; raises `ImageError` where there are none, `OSError` if the machine cannot read the file around them."""
+        try:
+            return self._read()
+        except ConfigError as error:
+            raise ImageError(str(error)) from error
 
     def __repr__(self) -> str:
         return f"<bytes of {self.name}>"

@@ -150,8 +150,8 @@ class GenerationResult:
     `finish_reason` "scored": nothing was generated; texts and ids are those of a given response (`ScoringRequest`). `cached`: the answer
     comes from the cache. `exact_ids` False: a server returned text only, and `token_ids` are the text's, not the generated ones.
     `thinking`: thought and answer of a model with thinking on; `answer` is the text without the thought. `num_bytes_scored`: UTF-8 bytes
-    of a given response without its first tokens that have no value; None for generated texts. `shots`: ids of worked examples in the
-    prompt.
+    of a given response without its first tokens that have no value; None for generated texts. `shots`, `prefill`, `join`: as the
+    request has them.
     """
 
     text: str
@@ -177,6 +177,8 @@ class GenerationResult:
     thinking: Thinking | None = None
     num_bytes_scored: int | None = None
     shots: tuple[str, ...] = ()
+    prefill: str = ""
+    join: Literal["ids", "text"] = "ids"
 
     def __repr__(self) -> str:
         return f"Generation({excerpt(self.text, _SHOWN_CHARS)!r})"
@@ -202,10 +204,10 @@ class GenerationResult:
         values["ignored_options"] = list(self.ignored_options)
         values["images"] = [dict(image) for image in self.images]
         values["thinking"] = None if self.thinking is None else self.thinking.to_json()
-        if self.shots:
-            values["shots"] = list(self.shots)
-        else:
-            del values["shots"]  # few evals have some
+        values["shots"] = list(self.shots)
+        for name, usual in _LEFT_OUT:
+            if values[name] == usual:
+                del values[name]
         return values
 
     @classmethod
@@ -221,6 +223,10 @@ class GenerationResult:
         if known.get("thinking") is not None:
             known["thinking"] = Thinking.from_json(known["thinking"])
         return cls(**known)
+
+
+_LEFT_OUT: tuple[tuple[str, Any], ...] = (("shots", []), ("prefill", ""), ("join", "ids"))
+"""Fields that few results have otherwise: not in their JSON."""
 
 
 def _json_numbers(values: Sequence[float | None] | None) -> list[float | str | None] | None:

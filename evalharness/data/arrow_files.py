@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evalharness.api.checks import read_regular
 from evalharness.api.errors import ConfigError, ImageError, MissingDependency
-from evalharness.api.images import StoredBytes
+from evalharness.api.images import ERRORS_OF_THE_FILE, StoredBytes
 from evalharness.data.stored import no_column
 
 if TYPE_CHECKING:
@@ -77,6 +77,15 @@ def _stays(kind: pa.DataType) -> bool:
     """Return whether values of a type are as JSON has them once Arrow made them Python's."""
     types = _pyarrow().types
     return bool(types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind) or types.is_boolean(kind))
+
+
+def _file_content(path: Path, name: str) -> bytes:
+    try:
+        return read_regular(path)
+    except OSError as error:
+        if error.errno in ERRORS_OF_THE_FILE:
+            raise ImageError(f"{name} has no bytes, and its file cannot be read: {error} (URLs are not fetched)") from error
+        raise
 
 
 class _Parts:
@@ -158,10 +167,7 @@ class _ArrowRows:
 
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield numbers and rows."""
-        for name in columns or ():
-            if name not in self.schema.names:
-                raise no_column(name, self.schema.names, self.name)
-        names = [name for name in self.schema.names if columns is None or name in columns]
+        names = self.schema.names if columns is None else [*dict.fromkeys(map(self._top, columns))]
         place = 0
         while place < self.num_rows:
             table, start = self._table(place, self._light(names))
@@ -169,6 +175,13 @@ class _ArrowRows:
             rows = self._rows(table, place, table.num_rows, names)
             yield from enumerate(rows, place)
             place += len(rows)
+
+    def _top(self, name: str) -> str:
+        """Return the column of a name, which may be `outer.inner`."""
+        top = name if name in self.schema.names else name.partition(".")[0]
+        if top not in self.schema.names:
+            raise no_column(name, self.schema.names, self.name)
+        return top
 
     def _table(self, place: int, columns: tuple[str, ...]) -> tuple[pa.Table, int]:
         """Return the part in which a row is, and its first row."""
@@ -217,7 +230,7 @@ class _ArrowRows:
             value = value if index is None else value[index]
             content = next((each for each in value.values() if isinstance(each, bytes)), None) if isinstance(value, dict) else value
             if content is None and path:
-                return read_regular(self.folder / path)
+                return _file_content(self.folder / path, name)
             if not isinstance(content, bytes):
                 raise ImageError(f"{name} holds no bytes")
             return content

@@ -13,10 +13,11 @@ from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from evalharness.api.checks import excerpt, open_regular, refuse_constant, shown
+from evalharness.api.checks import excerpt, refuse_constant, shown
 from evalharness.api.errors import ConfigError
 from evalharness.api.json_schema import AnswerDecoder
 from evalharness.data.stored import no_column
+from evalharness.data.unpacked import Unpacked
 
 _BOM = b"\xef\xbb\xbf"
 _LENGTH_BITS = 40
@@ -36,12 +37,13 @@ class _Spans:
     """A text file whose rows are spans of bytes; a place is a start and a length."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name, self.folder = path, name, path.parent
+        self.name, self.folder = name, path.parent
+        self._file = Unpacked(path, name)
 
     def where(self, place: int) -> str:
         """Return the file and the number of the line where the row begins."""
         left, lines = place >> _LENGTH_BITS, 1
-        with open_regular(self.path) as file:
+        with self._file.open() as file:
             while left > 0 and (chunk := file.read(min(left, 1 << 20))):
                 left -= len(chunk)
                 lines += chunk.count(b"\n")
@@ -49,11 +51,10 @@ class _Spans:
 
     def row(self, place: int) -> dict[str, Any]:
         """Return the row at a span."""
-        with open_regular(self.path) as file:
-            file.seek(place >> _LENGTH_BITS)
-            text = file.read(place & (1 << _LENGTH_BITS) - 1).decode()
+        with self._file.open(place >> _LENGTH_BITS) as file:
+            content = file.read(place & (1 << _LENGTH_BITS) - 1)
         try:
-            return self._read(text)
+            return self._read(content.decode())
         except (ValueError, csv.Error) as error:
             raise ConfigError(f"{self.where(place)} has changed since the cases were loaded: {error}") from error
 
@@ -75,24 +76,28 @@ def _object(value: object, where: str) -> dict[str, Any]:
     return value
 
 
+def read_json(content: bytes, where: str) -> Any:
+    """Return the value of a JSON text; `ConfigError` where it is none."""
+    try:
+        return _JSON.decode(content.removeprefix(_BOM).decode())
+    except UnicodeDecodeError as error:
+        raise _not_utf8(where, error) from error
+    except ValueError as error:
+        raise ConfigError(f"{where} is not JSON: {error}") from error
+
+
 class JsonLines(_Spans):
     """One JSON object a line; blank lines are passed over."""
 
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield spans and rows."""
-        with open_regular(self.path) as file:
+        with self._file.open() as file:
             start = 0
             for number, line in enumerate(file, start=1):
                 content = line.removeprefix(_BOM) if number == 1 else line
                 where = f"{self.name}:{number}"
                 if content.strip():
-                    try:
-                        row = _JSON.decode(content.decode())
-                    except UnicodeDecodeError as error:
-                        raise _not_utf8(where, error) from error
-                    except ValueError as error:
-                        raise ConfigError(f"{where} is not JSON: {error}") from error
-                    yield _place(start + len(line) - len(content), len(content)), _object(row, where)
+                    yield _place(start + len(line) - len(content), len(content)), _object(read_json(content, where), where)
                 start += len(line)
 
     def _read(self, text: str) -> dict[str, Any]:
@@ -115,7 +120,7 @@ class Json(_Spans):
 
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield spans and rows. The text of the file is in memory meanwhile, its rows are not."""
-        with open_regular(self.path) as file:
+        with self._file.open() as file:
             content = file.read()
         position = len(_BOM) if content.startswith(_BOM) else 0
         try:
@@ -201,40 +206,38 @@ class Table(_Spans):
 
     def __init__(self, path: Path, name: str, columns: Sequence[str] | None = None) -> None:
         super().__init__(path, name)
-        self._names = columns
-        self._has_header = columns is None
+        self._given = self._names = columns
         self._delimiter = "\t" if ".tsv" in path.name.lower() else ","
 
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield spans and rows."""
         csv.field_size_limit(_MAX_FIELD)
-        with open_regular(self.path) as file:
+        with self._file.open() as file:
             start = end = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
             file.seek(start)
-            lines = 0
+            lines, first = 0, 1
 
-            def each_line() -> Iterator[str]:
+            def each_line(text: TextIOWrapper) -> Iterator[str]:
                 nonlocal end, lines
-                for line in TextIOWrapper(file, "utf-8", newline=""):
+                for line in text:
                     end += len(line.encode())
                     lines += 1
                     yield line
 
-            reader = csv.reader(each_line(), delimiter=self._delimiter, strict=True)
-            first = 1
-            try:
-                for values in reader:
-                    if values and self._names is None:
-                        self._names = self._header(values)
-                    elif values:
-                        yield _place(start, end - start), self._row(values, first)
-                    start, first = end, lines + 1
-            except UnicodeDecodeError as error:
-                raise _not_utf8(self.name, error) from error
-            except csv.Error as error:
-                raise ConfigError(
-                    f"{self.name}:{first} is not a row of a table: {error}; a quote within a quoted field is doubled"
-                ) from error
+            needs_header = self._given is None
+            with TextIOWrapper(file, "utf-8", newline="") as text:  # splits at \r, \n and both, nowhere else
+                try:
+                    for values in csv.reader(each_line(text), delimiter=self._delimiter, strict=True):
+                        if values and needs_header:
+                            self._names, needs_header = self._header(values), False
+                        elif values:
+                            yield _place(start, end - start), self._row(values, first)
+                        start, first = end, lines + 1
+                except UnicodeDecodeError as error:
+                    raise _not_utf8(self.name, error) from error
+                except csv.Error as error:
+                    problem = f"{error}; a quote within a quoted field is doubled"
+                    raise ConfigError(f"{self.name}:{first} is not a row of a table: {problem}") from error
 
     def _header(self, values: list[str]) -> list[str]:
         twice = {name for name in values if values.count(name) > 1}
@@ -246,7 +249,7 @@ class Table(_Spans):
     def _row(self, values: list[str], line: int) -> dict[str, Any]:
         assert self._names is not None
         if len(values) != len(self._names):
-            wanted = f"as the first line has ({', '.join(self._names)})" if self._has_header else "as columns= has"
+            wanted = f"as the first line has ({', '.join(self._names)})" if self._given is None else "as columns= has"
             raise ConfigError(f"{self.name}:{line} has {len(values)} values and must have {len(self._names)}, {wanted}")
         return dict(zip(self._names, values, strict=True))
 

@@ -9,7 +9,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from evalharness.api import images
 from evalharness.api.errors import ConfigError, ImageError, RequestError, UnsupportedOption
@@ -59,6 +59,8 @@ class PreparedRequest(NamedTuple):
     thinking_marks: ThinkingMarks | None = None
     ignored: tuple[str, ...] = ()
     shots: tuple[str, ...] = ()
+    prefill: str = ""
+    join: Literal["ids", "text"] = "ids"
     windows: tuple[Prompt, ...] = ()
 
 
@@ -101,10 +103,10 @@ class PromptBuilder:
             if part.num_tokens is not None:
                 part.check_length(part.num_tokens, self._backend.max_model_len)
         response_text = request.response if isinstance(request, ScoringRequest) and isinstance(request.response, str) else None
-        is_begun = chat is not None and bool(chat.prefill)
-        marks = None if isinstance(request, ScoringRequest) else self._marks_of(text, is_begun)
+        prefill, join = "" if chat is None else chat.prefill, request.join if isinstance(request, ScoringRequest) else "ids"
+        marks = None if isinstance(request, ScoringRequest) else self._marks_of(text, bool(prefill))
         stops, shots = self._stop_plan(options), shots_of(request)
-        return PreparedRequest(prompt, stops, options, request_images, response_text, marks, tuple(ignored), shots, windows)
+        return PreparedRequest(prompt, stops, options, request_images, response_text, marks, tuple(ignored), shots, prefill, join, windows)
 
     def _check_ids(self, token_ids: tuple[int, ...], response: tuple[int, ...] | None) -> None:
         """Refuse a prompt without ids, and ids that no embedding has: they would crash a GPU."""
@@ -120,6 +122,8 @@ class PromptBuilder:
         messages, options = self._begun(chat)
         text = render_prompt(owner, messages, options, tools=chat.tools)
         gone = left_out_of(text, owner, messages, options, tools=chat.tools)
+        if chat.prefill and not text.endswith(chat.prefill) and not gone:  # some strip messages
+            gone = (f"the end {chat.prefill[len(chat.prefill.rstrip()) :]!r} of prefill",)
         return text, text_ids(text, self._backend.tokenizer), gone
 
     def _begun(self, chat: Chat) -> tuple[Sequence[Mapping[str, Any]], ChatTemplateOptions]:
@@ -310,17 +314,23 @@ def _sampling_plan(options: GenerationOptions, stops: StopPlan, thinking: Thinki
     )
 
 
+def bare_sha256(request: CompletionRequest, response_ids: Sequence[int] | None = None) -> str:
+    """Return the identity of a bare text, and of a response behind it."""
+    return _text_sha256(request.prompt, b"\0special tokens" if request.special_tokens else b"", response_ids)
+
+
+def _text_sha256(text: str, more: bytes, response_ids: Sequence[int] | None) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass") + more + _written_response(response_ids)).hexdigest()
+
+
 def prompt_sha256(prompt: Prompt, facts: Sequence[Mapping[str, Any]]) -> str:
     """Return the identity of a prompt: SHA-256 (hex) over the rendered prompt, or the ids given, the images and a given response."""
     if prompt.given_as_ids:
         return token_ids_sha256(prompt.token_ids, prompt.response_ids)
-    digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass"))
-    for fact in facts:
-        digest.update(b"\0" + fact["sha256"].encode("ascii"))
-    if prompt.bare is not None and prompt.bare.special_tokens:
-        digest.update(b"\0special tokens")
-    digest.update(_written_response(prompt.response_ids))
-    return digest.hexdigest()
+    if prompt.bare is not None:
+        return bare_sha256(prompt.bare, prompt.response_ids)
+    images = b"".join(b"\0" + fact["sha256"].encode("ascii") for fact in facts)
+    return _text_sha256(prompt.text, images, prompt.response_ids)
 
 
 def token_ids_sha256(token_ids: Sequence[int], response_ids: Sequence[int] | None = None) -> str:

@@ -219,6 +219,8 @@ def _result_of(prepared: PreparedRequest, completion: Completion, job: Job, plug
         exact_ids=completion.exact_ids,
         thinking=_thinking(prepared, completion, ending, job.backend.tokenizer, plugins),
         shots=prepared.shots,
+        prefill=prepared.prefill,
+        join=prepared.join,
         num_bytes_scored=_num_bytes_scored(prepared.response_text, ending, logprobs, job.backend.tokenizer),
     )
 

@@ -83,6 +83,11 @@ class FewShot:
     _pools: dict[Path | None, _Pool] = field(default_factory=dict, repr=False, compare=False)
     _draws: dict[Path | None, _LmEvalDraws] = field(default_factory=dict, repr=False, compare=False)
 
+    def check_data(self, data_dir: Path | None) -> None:
+        """Raise `MissingData` or `ConfigError` where the pool has no rows; only its first one is read."""
+        if self.k and next(_shots(self.pool, data_dir), None) is None:
+            raise ConfigError("few_shot's pool has no rows; give it some, or k=0")
+
     def of(self, case: Case, row: Row) -> list[Shot]:
         """Return the worked examples of a case with this row, in the order of the prompt; `ConfigError` where the pool has too few."""
         if not self.k:
@@ -166,7 +171,8 @@ def _shots(pool: Pool, data_dir: Path | None) -> Iterator[Shot]:
         data_dir = data_dir.parent
     for place, one in enumerate(pool(data_dir) if callable(pool) else pool):
         if isinstance(one, Case):
-            yield Shot(one.id, dict(row_of(one)), tuple(getattr(one, "images", ())), _origin(one))
+            if one.invalid is None:
+                yield Shot(one.id, dict(row_of(one)), tuple(getattr(one, "images", ())), _origin(one))
         elif isinstance(one, Mapping):
             yield Shot(str(one["id"]) if isinstance(one.get("id"), (str, int)) else f"#{place}", one)
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from evalharness.api.cases import Case
@@ -64,6 +65,11 @@ class Template:
         ids = tuple(shot.id for shot in shots)
         return self._as_chat(parts, ids) if self.chat else self._as_text(parts, ids)
 
+    def check_data(self, data_dir: Path | None) -> None:
+        """Raise an error where there are no rows for the worked examples; called once the cases are loaded, before any engine is."""
+        if self.shots is not None:
+            self.shots.check_data(data_dir)
+
     def target_of(self, case: Case) -> Answer:
         """Return the right answer of a case: a text, or several; or the place of the right choice, from 0."""
         return self._target(row_of(case))
@@ -84,11 +90,10 @@ class Template:
         return [ScoringRequest(prompt, delimiter + choice, join="text") for choice in self.choices_of(case)]
 
     def ask_choices(self, case: Case) -> Generator[tuple[list[ScoringRequest], GenerationOptions], list[GenerationResult], ScoringRequest]:
-        """Score the choices of a case: use it as an eval's `request`. The last one is the final request, the others a step before it."""
-        *others, last = self.choice_requests(case)
-        if others:
-            yield others, GenerationOptions()
-        return last
+        """Score the choices of a case: an eval's `request`. `steps[0]` has all results; the case's `generation` is the first."""
+        requests = self.choice_requests(case)
+        yield requests, GenerationOptions()  # together, so that their common prompt is read once
+        return requests[0]
 
     def _target(self, row: Row) -> Answer:
         if self.target is None:

@@ -90,7 +90,7 @@ _CASE = {"engine": _TEXT, "eval": _TEXT, "case_id": _TEXT}
 _PLACE = {"sample": _SAMPLE, "step": _COUNT, "request": _COUNT, "steps": _list_of(_SAMPLE).or_null()}
 _FAILURE = {"failure": _of(str, check=("invalid", "error").__contains__), "problem": _TEXT}
 _GENERATION = {
-    **dict.fromkeys(("text", "raw_text", "prompt_text", "backend"), _TEXT.or_null()),
+    **dict.fromkeys(("text", "raw_text", "prompt_text", "backend", "prefill", "join"), _TEXT.or_null()),
     **dict.fromkeys(("finish_reason", "fallback", "prompt_sha256", "weight_version", "logprobs_kind"), _TEXT.or_null()),
     **dict.fromkeys(("num_prompt_tokens", "num_completion_tokens"), _COUNT.or_null()),
     "stop_reason": _of(str, int, bool, NoneType),

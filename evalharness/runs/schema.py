@@ -56,6 +56,10 @@ class Generation(TypedDict, total=False):
     """UTF-8 bytes of a given response that its log-probabilities are of, without a first token that has none."""
     shots: list[str]
     """Ids of the worked examples in the prompt. Absent where there were none."""
+    prefill: str
+    """How the answer was begun. Absent where it was not."""
+    join: str
+    """"text" where prompt and response were tokenised as one; absent where they were joined as ids."""
     hidden: list[str]
     """Names of the secrets that stood in the answer and were hidden: it is not judged again. Absent where there were none."""
 

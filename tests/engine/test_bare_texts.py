@@ -6,6 +6,7 @@ Real engines: tests/contract. As lm-evaluation-harness makes them: tests/prompts
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from evalharness.api.scoring import ScoringRequest
 from evalharness.backends.fake import FakeAnswer, FakeBackend, FakeTokenizer
 from evalharness.engine.engine import Engine
 from evalharness.engine.text_ids import bare_prompt, beginning_ids, joined_ids, text_ids
+from evalharness.pytest_plugin.replay import changes
 
 GREEDY = GenerationOptions(max_new_tokens=8)
 CHAT = [{"role": "user", "content": "hi"}]
@@ -105,17 +107,29 @@ def test_a_rendered_chat_is_joined_too_and_begins_as_its_template_does() -> None
     (result,) = ask(ScoringRequest(TextGenerationRequest(CHAT), "yes", join="text"))
     assert result.prompt_text.endswith("assistant\n")
     assert result.token_ids == chars("\nyes")  # its last line break goes over
-    assert result.text == "yes"
+    assert (result.text, result.join) == ("yes", "text")
 
 
 def test_an_answers_start_is_the_last_message_and_goes_on() -> None:
     (begun,) = ask(TextGenerationRequest(CHAT, prefill="It is "))
     assert begun.prompt_text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nIt is "
-    assert begun.text == "x"
+    assert (begun.text, begun.prefill) == ("x", "It is ")
+    assert begun.ignored_options == ()
     (refused,) = ask(
         TextGenerationRequest(CHAT, prefill="It"), template=ChatTemplateOptions(add_generation_prompt=False, continue_final_message=True)
     )
     assert refused.problem.startswith("chat_template.continue_final_message has the last message go on")
+
+
+def test_a_template_that_strips_the_start_of_an_answer_is_told_of() -> None:
+    class Stripping(FakeTokenizer):
+        def apply_chat_template(self, messages: Any, **options: Any) -> Any:
+            return super().apply_chat_template([{**one, "content": one["content"].strip()} for one in messages], **options)
+
+    engine = Engine(backend := FakeBackend.from_answers(["x"]))
+    backend.tokenizer = Stripping()
+    (result,) = engine.generate_text_batch([TextGenerationRequest(CHAT, prefill="It is ")], GREEDY)
+    assert (result.prompt_text[-5:], result.ignored_options) == ("It is", ("chat template: the end ' ' of prefill left out of the prompt",))
 
 
 def test_ids_of_worked_examples_come_back_and_are_written_only_where_there_are_some() -> None:
@@ -123,7 +137,7 @@ def test_ids_of_worked_examples_come_back_and_are_written_only_where_there_are_s
         CompletionRequest("a", shots=["r1", "r2"]), ScoringRequest(CompletionRequest("a", shots=("r3",)), "b"), TextGenerationRequest(CHAT)
     )
     assert (with_shots.shots, scored.shots, none.shots) == (("r1", "r2"), ("r3",), ())
-    assert "shots" not in none.to_json()
+    assert not {"shots", "prefill", "join"} & none.to_json().keys()
     written = json.loads(json.dumps(with_shots.to_json()))
     assert GenerationResult.from_json(written) == with_shots
 
@@ -144,3 +158,29 @@ def test_ids_of_worked_examples_come_back_and_are_written_only_where_there_are_s
 def test_what_is_no_such_request_is_refused(make: Any, error: type[Exception], problem: str) -> None:
     with pytest.raises(error, match=problem):
         make()
+
+
+HI = TextGenerationRequest(CHAT)
+SCORED = ScoringRequest(CompletionRequest("ab"), "c")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "what"),
+    [
+        (CompletionRequest("ab"), CompletionRequest("ab", shots=["r1"]), None),
+        (CompletionRequest("ab"), CompletionRequest("abc"), "the text of its prompt"),
+        (CompletionRequest("ab"), CompletionRequest("ab", special_tokens=True), "the text of its prompt"),
+        (HI, replace(HI, prefill="It"), "its answer would be started in another way"),
+        (ScoringRequest(CompletionRequest("ab"), "c"), ScoringRequest(CompletionRequest("ab"), "c"), None),
+        (
+            ScoringRequest(CompletionRequest("ab"), "c"),
+            ScoringRequest(CompletionRequest("ab"), "c", join="text"),
+            "would be joined in another",
+        ),
+    ],
+    ids=["same", "text", "special tokens", "prefill", "same response", "join"],
+)
+def test_a_recorded_answer_to_another_request_is_told(then: Any, now: Any, what: str | None) -> None:
+    (made,) = ask(then)
+    change = changes._difference(now, GenerationResult.from_json(made.to_json()))
+    assert (change is None) if what is None else (change is not None and what in str(change))

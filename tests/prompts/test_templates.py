@@ -52,7 +52,7 @@ def text_for(made: Any) -> str:
     [
         ("Q: {{q}}\nA:\n", "Q: 1?\nA:\n"),  # the last line break stays
         ("q", "1?"),
-        ("no column", "no column"),
+        ("a text", "a text"),
         ("{{row['odd name']}}", "odd"),
         ("{{ n + 1 }}{% for o in options %} {{loop.index}}.{{o}}{% endfor %}", "2 1.x 2.y"),
         ("{{q|regex_replace('[?]', '!')}}", "1!"),
@@ -69,9 +69,13 @@ def test_a_field_is_jinja_a_column_or_a_function(field: Any, text: str) -> None:
         ("{{quesion}}", r"text: 'quesion' is undefined; did you mean 'question'\? the row has: question, n"),
         ("{{question.x.y}}", "text: 'str object' has no attribute 'x'"),
         ("{{1 / n}}", "text makes no text of this row: ZeroDivisionError"),
+        ("{{('a' * 999)|regex_replace('', 'b' * 99999)}}", "text makes no text of this row: TemplateLimit"),
+        ("{{question|regex_replace('(', '')}}", "text makes no text of this row: error: missing"),
+        ("{% macro f() %}{{f()}}{% endmacro %}{{f()}}", "text makes no text of this row: RecursionError"),
         ("{{'x' * 10 ** 12}}", "text makes no text of this row: TemplateLimit"),
         ("{{question.__class__.__mro__}}", "text makes no text of this row: SecurityError"),
         ("n", r"text must be a text, got 0 \(int\)"),
+        ("quesion", r"text is .quesion., no column of the row; did you mean .question.\? it has: question, n"),
     ],
 )
 def test_a_row_without_what_a_field_needs_is_invalid_and_says_so(field: str, problem: str) -> None:
@@ -162,10 +166,10 @@ def test_choices_are_scored_behind_the_prompt_as_one_text() -> None:
     ]
     assert made.choice_requests(case(row), without_prompt=True)[0].prompt == CompletionRequest("")
     steps = made.ask_choices(case(row))
-    assert next(steps)[0] == made.choice_requests(case(row))[:1]
+    assert next(steps)[0] == made.choice_requests(case(row))
     with pytest.raises(StopIteration) as end:
         steps.send([])
-    assert end.value.value == made.choice_requests(case(row))[1]
+    assert end.value.value == made.choice_requests(case(row))[0]
     assert made.target_of(case(row)) == 1
     for prefill, response in (("", "blue"), ("It is", " blue"), ("It is ", "blue")):
         chat = template("{{q}}", choices="options", chat=True, prefill=prefill)

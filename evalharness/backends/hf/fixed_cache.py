@@ -9,9 +9,12 @@ Without a GPU a step runs as it is: the same arithmetic, for tests.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -107,6 +110,12 @@ def why_not_fixed(model: Any, cache: Any, *, has_images: bool) -> str | None:
     if getattr(model.config, "quantization_config", None) is not None:
         return "its weights are quantised"
     return None
+
+
+@cache
+def _capture_stream(device: int) -> Any:
+    """Return the stream of all captures on a GPU: for each stream that it has seen, cuBLAS keeps 32 MiB."""
+    return torch.cuda.Stream(device)
 
 
 @dataclass
@@ -248,15 +257,20 @@ class FixedDecoder:
 
     def _captured(self) -> tuple[Any, torch.Tensor]:
         """Return the graph of a step, and where it leaves the logits. What other threads do on the GPU meanwhile is no error."""
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        graph, stream = torch.cuda.CUDAGraph(), _capture_stream(torch.cuda.current_device())
         stream.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(stream):
                 graph.capture_begin(capture_error_mode="thread_local")
                 try:
                     logits = self._forward()
-                finally:
-                    graph.capture_end()
+                except BaseException:
+                    # The graph is of no use, whatever ending it raises or warns of: what counts is why, such as memory that is not enough.
+                    with contextlib.suppress(RuntimeError, Warning), warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
