@@ -25,6 +25,8 @@ from evalharness.api.requests import (
 Chat: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
 TokenIds: TypeAlias = "str | Sequence[int]"
 """A text, to be tokenised, or token ids."""
+Context: TypeAlias = "Chat | CompletionRequest | TokenIds"
+"""What stands before a response."""
 
 
 @dataclass(frozen=True)

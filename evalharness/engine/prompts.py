@@ -117,6 +117,8 @@ class PromptBuilder:
         messages, options = self._begun(chat)
         text = render_prompt(owner, messages, options, tools=chat.tools)
         gone = left_out_of(text, owner, messages, options, tools=chat.tools)
+        if chat.prefill and not text.endswith(chat.prefill) and not gone:  # some strip messages
+            gone = (f"the end {chat.prefill[len(chat.prefill.rstrip()) :]!r} of prefill",)
         return text, text_ids(text, self._backend.tokenizer), gone
 
     def _begun(self, chat: Chat) -> tuple[Sequence[Mapping[str, Any]], ChatTemplateOptions]:

@@ -78,9 +78,13 @@ def _begun(ids: _Ids, tokenizer: Any) -> _Ids:
 
 def beginning_ids(tokenizer: Any) -> _Ids:
     """Return what the tokenizer puts before a text: BOS, more than one token, or nothing."""
-    alone, whole = (tokenizer.encode("a", add_special_tokens=added) for added in (False, True))
-    num_before = next((place for place in range(len(whole)) if whole[place : place + len(alone)] == alone), 0)
-    return tuple(whole[:num_before])
+
+    def find() -> _Ids:
+        alone, whole = (tokenizer.encode("a", add_special_tokens=added) for added in (False, True))
+        num_before = next((place for place in range(len(whole)) if whole[place : place + len(alone)] == alone), 0)
+        return tuple(whole[:num_before])
+
+    return remembered(tokenizer, "beginning", find)
 
 
 class Joined(NamedTuple):

@@ -21,6 +21,9 @@ Row: TypeAlias = "Mapping[str, Any]"
 Field: TypeAlias = "str | Callable[[Row], Any]"
 """Jinja, the name of a column, or a function of the row."""
 Answer: TypeAlias = "str | int | list[str]"
+_NAME = re.compile(r"[^\W\d][\w.-]*")
+_CONSTANT = ("description", "prefill")
+"""Fields in which one word is more likely a text than a misspelt column."""
 
 
 def row_of(case: Case) -> Row:
@@ -93,6 +96,9 @@ def _value(field: Field, row: Row, what: str) -> Any:
         return field(row)
     if field in row:
         return row[field]
+    if what not in _CONSTANT and _NAME.fullmatch(field):
+        meant = did_you_mean(field, [str(column) for column in row]) or ";"
+        raise RequestError(f"{what} is {field!r}, no column of the row{meant} it has: {', '.join(map(str, row)) or 'none'}")
     from jinja2 import TemplateError, UndefinedError
 
     try:

@@ -83,12 +83,18 @@ class FewShot:
     _pools: dict[Path | None, _Pool] = field(default_factory=dict, repr=False, compare=False)
     _draws: dict[Path | None, _LmEvalDraws] = field(default_factory=dict, repr=False, compare=False)
 
+    def check_data(self, data_dir: Path | None) -> None:
+        """Raise `MissingData` or `ConfigError` where the pool has no rows; only its first one is read."""
+        if self.k and next(_shots(self.pool, data_dir), None) is None:
+            raise ConfigError("few_shot's pool has no rows; give it some, or k=0")
+
     def of(self, case: Case, row: Row) -> list[Shot]:
         """Return the worked examples of a case with this row, in the order of the prompt; `ConfigError` where the pool has too few."""
         if not self.k:
             return []
         data_dir = getattr(case, "data_dir", None)
-        self.check_data(data_dir)
+        if data_dir not in self._pools:
+            self._pools[data_dir] = _Pool(list(_shots(self.pool, data_dir)))
         value = None if self.within is None else _column(row, self.within, "the case")
         pool = self._pools[data_dir]
         shots = pool.within(self.within, value)
@@ -97,11 +103,6 @@ class FewShot:
             where = "" if self.within is None else f" with {self.within} {value!r}"
             raise ConfigError(f"few_shot has k={self.k}, and its pool {len(chosen)} rows{where} beside the case itself; lower k")
         return chosen
-
-    def check_data(self, data_dir: Path | None) -> None:
-        """Read the pool; `MissingData` if it is not there."""
-        if self.k and data_dir not in self._pools:
-            self._pools[data_dir] = _Pool(list(_shots(self.pool, data_dir)))
 
     def _order(self, case: Case, data_dir: Path | None, pool: _Pool, shots: list[Shot], value: Any) -> Iterable[Shot]:
         if self.sampler == "first_n" or len(shots) < self.k + self.same_split:

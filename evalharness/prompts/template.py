@@ -66,7 +66,7 @@ class Template:
         return self._as_chat(parts, ids) if self.chat else self._as_text(parts, ids)
 
     def check_data(self, data_dir: Path | None) -> None:
-        """Raise `MissingData` if the worked examples are not in a data folder; evals call it before anything runs."""
+        """Raise an error where there are no rows for the worked examples; called once the cases are loaded, before any engine is."""
         if self.shots is not None:
             self.shots.check_data(data_dir)
 

@@ -165,16 +165,21 @@ def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> t
     if not isinstance(optional, bool):
         raise ConfigError(f"{path}: the eval marker's optional must be True or False, got {reprlib.repr(optional)}")
     try:
-        data_dir = data_folder(given.get("data"), run, root)
-        loaded = load_cases(given["cases"], data_dir, path, run)
-        check_data = getattr(getattr(given["request"], "__self__", given["request"]), "check_data", None)
-        if callable(check_data):  # a template's: worked examples that are not there are missed before anything runs
-            check_data(data_dir)
+        folder = data_folder(given.get("data"), run, root)
+        loaded = load_cases(given["cases"], folder, path, run)
+        _check_data(given["request"], folder)
         return loaded, None
     except Exception as error:
         if optional and isinstance(error, MissingData):
             return Loaded((), 0, ()), f"this eval is optional, and has no data: {error}"
         raise CasesNotLoaded(error) from error
+
+
+def _check_data(request: Callable[[Any], Any], folder: Path | None) -> None:
+    """Let a request that takes more than its case look for it now: a template for the pool of its worked examples."""
+    check = getattr(getattr(request, "__self__", request), "check_data", None)
+    if callable(check):
+        check(folder)
 
 
 def _overridden(options: GenerationOptions, run: RunConfig, where: str) -> GenerationOptions:

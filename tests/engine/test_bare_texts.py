@@ -114,10 +114,22 @@ def test_an_answers_start_is_the_last_message_and_goes_on() -> None:
     (begun,) = ask(TextGenerationRequest(CHAT, prefill="It is "))
     assert begun.prompt_text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nIt is "
     assert (begun.text, begun.prefill) == ("x", "It is ")
+    assert begun.ignored_options == ()
     (refused,) = ask(
         TextGenerationRequest(CHAT, prefill="It"), template=ChatTemplateOptions(add_generation_prompt=False, continue_final_message=True)
     )
     assert refused.problem.startswith("chat_template.continue_final_message has the last message go on")
+
+
+def test_a_template_that_strips_the_start_of_an_answer_is_told_of() -> None:
+    class Stripping(FakeTokenizer):
+        def apply_chat_template(self, messages: Any, **options: Any) -> Any:
+            return super().apply_chat_template([{**one, "content": one["content"].strip()} for one in messages], **options)
+
+    engine = Engine(backend := FakeBackend.from_answers(["x"]))
+    backend.tokenizer = Stripping()
+    (result,) = engine.generate_text_batch([TextGenerationRequest(CHAT, prefill="It is ")], GREEDY)
+    assert (result.prompt_text[-5:], result.ignored_options) == ("It is", ("chat template: the end ' ' of prefill left out of the prompt",))
 
 
 def test_ids_of_worked_examples_come_back_and_are_written_only_where_there_are_some() -> None:

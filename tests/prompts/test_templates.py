@@ -52,7 +52,7 @@ def text_for(made: Any) -> str:
     [
         ("Q: {{q}}\nA:\n", "Q: 1?\nA:\n"),  # the last line break stays
         ("q", "1?"),
-        ("no column", "no column"),
+        ("a text", "a text"),
         ("{{row['odd name']}}", "odd"),
         ("{{ n + 1 }}{% for o in options %} {{loop.index}}.{{o}}{% endfor %}", "2 1.x 2.y"),
         ("{{q|regex_replace('[?]', '!')}}", "1!"),
@@ -72,6 +72,7 @@ def test_a_field_is_jinja_a_column_or_a_function(field: Any, text: str) -> None:
         ("{{'x' * 10 ** 12}}", "text makes no text of this row: TemplateLimit"),
         ("{{question.__class__.__mro__}}", "text makes no text of this row: SecurityError"),
         ("n", r"text must be a text, got 0 \(int\)"),
+        ("quesion", r"text is .quesion., no column of the row; did you mean .question.\? it has: question, n"),
     ],
 )
 def test_a_row_without_what_a_field_needs_is_invalid_and_says_so(field: str, problem: str) -> None:
