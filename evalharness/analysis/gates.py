@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from evalharness.api.errors import ConfigError, did_you_mean
@@ -180,11 +181,13 @@ def evaluate_gate(
     incomplete: str | None,
     scale: Scale | None = None,
     floor: Floor | None = None,
+    ends: Ends = MappingProxyType({}),
 ) -> GateVerdict:
     """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if any are.
 
     `scale`: the metric's, by the rows of all engines, as in reports; by these rows unless given. `floor`: of the metric's noise, where that
-    was measured: a value no further from the threshold is taken for equal to it. The slices of a gate are not chosen here.
+    was measured: a value no further from the threshold is taken for equal to it. `ends`: the intervals of aggregates that have one. The
+    slices of a gate are not chosen here.
     """
     rate, within = BUILT_IN_METRICS.get(gate.metric), GateVerdict()
     named = {**mean_scores(rows), **aggregates}
@@ -192,11 +195,14 @@ def evaluate_gate(
     scored = [row for row in rows if was_judged(row) and gate.metric in row["scores"]] if rate is None else rate.counted(rows)
     mean = value
     if gate.end and value is not None:
-        value = None if gate.metric in aggregates and rate is None else _interval_end(gate, rows, scale or scale_of(gate.metric, rows))
+        if gate.metric in aggregates and rate is None:
+            value = ends[gate.metric][gate.end == "high"] if gate.metric in ends else None
+        else:
+            value = _interval_end(gate, rows, scale or scale_of(gate.metric, rows))
     if incomplete is not None and mean is not None:
         reason = f"not judged: {incomplete}"
     elif value is None and mean is not None:
-        why = "it is an aggregate" if gate.metric in aggregates else f"{len(scored)} cases without any difference say nothing of it"
+        why = _NO_DRAWS if gate.metric in aggregates else f"{len(scored)} cases without any difference say nothing of it"
         reason = f"{gate.metric} is {number_text(mean)}, but has no interval: {why}"
     elif value is None:
         reason = _why_no_value(gate, rows, named)
@@ -220,6 +226,9 @@ def evaluate_gate(
     }
 
 
+Ends: TypeAlias = "Mapping[str, tuple[float, float]]"
+"""Low and high by metric."""
+_NO_DRAWS = "it is an aggregate, which has one where the eval's marker gives draws=400 and cases vary"
 Floor: TypeAlias = "Callable[[Sequence[Row]], float]"
 """Returns how far noise alone moves a metric over these rows, with a chance of 95 %."""
 

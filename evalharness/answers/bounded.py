@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,8 @@ from evalharness.api.errors import EvalHarnessError
 MEMORY_BYTES = 4 << 30
 WALL_FACTOR = 20
 """Seconds that may pass per second of processor time, on a busy machine."""
+
+_MEMORY_ENDED = 77  # an exit code that Python itself does not use
 
 
 class OutOfBounds(Exception):
@@ -47,23 +50,40 @@ class BoundedFunction:
                 self._process, self._pid = self._started(), os.getpid()
             try:
                 reply = _exchange(self._process, json.dumps(arguments).encode() + b"\n", self.limit_s * WALL_FACTOR)
-            except BaseException as error:  # the next call would read this one's reply, also after Ctrl-C
-                _close(self._process, self._pid)
-                self._process = None
-                if isinstance(error, (OSError, EOFError)):
-                    raise OutOfBounds(f"more than {self.limit_s:g} s of processor time, or {MEMORY_BYTES >> 30} GiB of memory") from None
+            except (OSError, EOFError) as error:
+                code = None if isinstance(error, TimeoutError) else self._process.wait()
+                self._end()
+                self._raise_for(code)
+            except BaseException:  # such as Ctrl-C: the next call would read this one's reply
+                self._end()
                 raise
         value, problem = json.loads(reply)
         if problem is not None:
             raise EvalHarnessError(problem)
         return value
 
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            _close(process, self._pid)
+
+    def _raise_for(self, code: int | None) -> NoReturn:
+        if code is not None and code > 0 and code != _MEMORY_ENDED:
+            raise EvalHarnessError(f"the process that calls {self._function} ended with code {code} before it answered") from None
+        reasons = {
+            None: f"more than {self.limit_s * WALL_FACTOR:g} s",
+            -signal.SIGPROF: f"more than {self.limit_s:g} s of processor time",
+            _MEMORY_ENDED: f"more than {MEMORY_BYTES >> 30} GiB of memory",
+        }
+        raise OutOfBounds(reasons.get(code, f"its process down (signal {-(code or 0)})")) from None
+
     def _started(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", f"from {__name__} import serve; serve({self._function!r}, {self.limit_s!r})"]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
-        )
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, start_new_session=True,
+            cwd="/",  # `-c` makes the working folder importable, and it may be anyone's
+        )  # fmt: skip
         weakref.finalize(self, _close, process, os.getpid())
         return process
 
@@ -75,16 +95,18 @@ def _close(process: subprocess.Popen[bytes], pid: int) -> None:
 
 
 def _exchange(process: subprocess.Popen[bytes], line: bytes, limit_s: float) -> bytes:
-    """Return the reply to a line; `OSError` or `EOFError` if the process ends or `limit_s` pass before."""
+    """Return the reply to a line; `BrokenPipeError` or `EOFError` if the process ends before, `TimeoutError` after `limit_s`."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(line)
     process.stdin.flush()
+    replies = select.poll()  # `select.select` takes no descriptor above 1,023
+    replies.register(process.stdout, select.POLLIN)
     parts: list[bytes] = []
     deadline = time.monotonic() + limit_s
     while not parts or not parts[-1].endswith(b"\n"):
-        if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
-            raise EOFError
+        if not replies.poll(max(deadline - time.monotonic(), 0) * 1000):
+            raise TimeoutError
         parts.append(os.read(process.stdout.fileno(), 1 << 16))
         if not parts[-1]:
             raise EOFError
@@ -94,12 +116,13 @@ def _exchange(process: subprocess.Popen[bytes], line: bytes, limit_s: float) -> 
 def serve(function: str, limit_s: float) -> NoReturn:
     """Answer calls from standard input until it ends: the other side of `BoundedFunction`."""
     import resource
-    import signal
     from importlib import import_module
 
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the function prints is no reply
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     module, _, name = function.partition(":")
     called: Any = None
     for line in sys.stdin.buffer:
@@ -109,7 +132,7 @@ def serve(function: str, limit_s: float) -> NoReturn:
             reply: tuple[Any, str | None] = (called(*json.loads(line)), None)
             signal.setitimer(signal.ITIMER_PROF, 0)
         except MemoryError:
-            os._exit(1)
+            os._exit(_MEMORY_ENDED)
         except Exception as error:
             signal.setitimer(signal.ITIMER_PROF, 0)
             reply = (None, f"{type(error).__name__}: {error}")

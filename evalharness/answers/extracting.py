@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from evalharness.api.checks import excerpt
+from evalharness.api.checks import check_text, excerpt
 from evalharness.api.errors import ContractTypeError, ContractValueError
 
 T = TypeVar("T")
@@ -45,9 +45,11 @@ class Extractor:
 
 
 def _run(parts: Sequence[Extractor], text: str) -> Extracted:
+    check_text("the text of an extractor", text)
     steps: list[tuple[str, str | None]] = []
     for part in parts:
         found = part.find(text)
+        check_text(f"what {part.name} returns", found, optional=True)
         if found is None or not found.strip():
             return Extracted(None, (*steps, (part.name, None)))
         steps.append((part.name, found))
@@ -64,13 +66,20 @@ def chain(*steps: Extractor | Callable[[str], str | None]) -> Extractor:
         raise ContractValueError("chain() needs at least one step, such as chain(strip_thinking(), last_number())")
     parts: list[Extractor] = []
     for step in steps:
-        if isinstance(step, Extractor):
-            parts += step.parts or (step,)
-        elif callable(step):
-            parts.append(Extractor(getattr(step, "__name__", type(step).__name__), step))
-        else:
-            raise ContractTypeError(f"a step of chain() must be an extractor or a function of a text, got {step!r}")
+        extractor = _extractor_of(step)
+        parts += extractor.parts or (extractor,)
     return Extractor(" > ".join(part.name for part in parts), lambda text: _run(parts, text).value, tuple(parts))
+
+
+def _extractor_of(step: Extractor | Callable[[str], str | None]) -> Extractor:
+    if isinstance(step, Extractor):
+        return step
+    name = getattr(step, "__name__", type(step).__name__)
+    if getattr(step, "__module__", "") == "evalharness.answers.extractors" or name == "choice_letter":
+        raise ContractTypeError(f"{name} makes an extractor, and is none itself: write {name}(…), with parentheses")
+    if not callable(step):
+        raise ContractTypeError(f"an extractor, or a function of a text, is wanted, got {step!r}")
+    return Extractor(name, step)
 
 
 def last_of(values: Iterable[T]) -> T | None:
@@ -87,14 +96,16 @@ class Filtered:
     answers: dict[str, str | None]
 
 
-def by_filter(text: str, filters: Mapping[str, Extractor], /, **metrics: Callable[[str], float]) -> Filtered:
+def by_filter(text: str, filters: Mapping[str, Extractor | Callable[[str], str | None]], /, **metrics: Callable[[str], float]) -> Filtered:
     """Return the scores of a text by several filters side by side: `<metric>_<filter>` and `not_found_<filter>`, 1 where it found nothing.
 
     Each metric is a function of the value that was found; nothing found scores 0, and the metric is not asked. `details` holds the
     answer and the steps of each filter under "filters".
     """
     scores: dict[str, float] = {}
-    found = {name: extract(text) for name, extract in filters.items()}
+    if not isinstance(filters, Mapping):
+        raise ContractTypeError(f"filters must be a mapping of names to extractors, such as {{'strict': boxed()}}, got {filters!r}")
+    found = {name: _extractor_of(extract)(text) for name, extract in filters.items()}
     for name, extracted in found.items():
         answer = extracted.value
         for metric, judge in metrics.items():

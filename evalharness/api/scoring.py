@@ -41,12 +41,17 @@ class ScoringRequest:
     `join`: "ids", or "text" for two texts (or a chat and a text) that are tokenised as one. Spaces at the prompt's end then belong to the
     response, the prompt's ids are those of the rest, and the response's are the ids behind as many of the whole. Before an empty prompt
     stands the tokenizer's BOS or else its EOS. The numbers are those of lm-evaluation-harness.
+
+    `rolling`, of an empty prompt with `join="text"`: a response of more tokens than this, or for True than the context has room for (two
+    fewer than its length), is scored in windows: each token once, behind the token before its window, those of the last behind as many as
+    fit. The numbers are those of lm-evaluation-harness with `max_length` of so many tokens.
     """
 
     prompt: Chat | CompletionRequest | TokenGenerationRequest | TokenIds
     response: TokenIds
     ends: bool = False
     join: Literal["ids", "text"] = "ids"
+    rolling: bool | int = False
 
     def __post_init__(self) -> None:
         if isinstance(self.prompt, TokenGenerationRequest):
@@ -59,6 +64,10 @@ class ScoringRequest:
             raise ContractValueError(f"scoring.join must be 'ids' or 'text', got {self.join!r}")
         if self.join == "text" and (isinstance(self.prompt, tuple) or not isinstance(self.response, str)):
             raise ContractValueError("scoring.join='text' joins texts; give prompt and response as texts, or join='ids'")
+        if not isinstance(self.rolling, int) or self.rolling < 0:
+            raise ContractValueError(f"scoring.rolling must be True, False or a number of tokens, got {self.rolling!r}")
+        if self.rolling and (self.prompt != "" or self.join != "text"):
+            raise ContractValueError("scoring.rolling is for a text alone: give prompt='' and join='text'")
 
 
 def _text_or_ids(path: str, value: TokenIds) -> str | tuple[int, ...]:

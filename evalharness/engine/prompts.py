@@ -22,6 +22,7 @@ from evalharness.api.wording import plural
 from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
 from evalharness.engine.chat_template import left_out_of, render_prompt
 from evalharness.engine.request_images import RequestImages, images_of, without_pictures
+from evalharness.engine.rolling import window_prompts
 from evalharness.engine.stop_policy import StopPlan, resolve_stops
 from evalharness.engine.text_ids import bare_prompt, joined_ids, response_ids, text_ids, text_of_ids
 
@@ -60,6 +61,7 @@ class PreparedRequest(NamedTuple):
     shots: tuple[str, ...] = ()
     prefill: str = ""
     join: Literal["ids", "text"] = "ids"
+    windows: tuple[Prompt, ...] = ()
 
 
 class PromptBuilder:
@@ -95,13 +97,16 @@ class PromptBuilder:
         given_as_ids = isinstance(asked, (tuple, TokenGenerationRequest))
         call = self._chat(chat) if chat is not None and request_images is not None else None
         prompt = Prompt(index, text, token_ids, num_tokens, plan, load, call, given_as_ids, response, bare=bare)
-        if num_tokens is not None:
-            prompt.check_length(num_tokens, self._backend.max_model_len)
+        rolling = request.rolling if isinstance(request, ScoringRequest) else False
+        windows = window_prompts(prompt, rolling, self._backend.max_model_len) if rolling else ()
+        for part in windows or (prompt,):
+            if part.num_tokens is not None:
+                part.check_length(part.num_tokens, self._backend.max_model_len)
         response_text = request.response if isinstance(request, ScoringRequest) and isinstance(request.response, str) else None
         prefill, join = "" if chat is None else chat.prefill, request.join if isinstance(request, ScoringRequest) else "ids"
         marks = None if isinstance(request, ScoringRequest) else self._marks_of(text, bool(prefill))
         stops, shots = self._stop_plan(options), shots_of(request)
-        return PreparedRequest(prompt, stops, options, request_images, response_text, marks, tuple(ignored), shots, prefill, join)
+        return PreparedRequest(prompt, stops, options, request_images, response_text, marks, tuple(ignored), shots, prefill, join, windows)
 
     def _check_ids(self, token_ids: tuple[int, ...], response: tuple[int, ...] | None) -> None:
         """Refuse a prompt without ids, and ids that no embedding has: they would crash a GPU."""

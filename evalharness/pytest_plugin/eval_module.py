@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -28,7 +29,8 @@ from evalharness.pytest_plugin.gate_names import gates_of, refuse_unknown_metric
 from evalharness.pytest_plugin.loading import CasesNotLoaded, Loaded, load_cases
 
 _LATE = ("aggregate", "across", "tables", "outputs")
-_KEYWORDS = ("cases", "request", "options", "num_samples", "plugins", *_LATE, "directions", "data", "optional")
+_KEYWORDS = ("cases", "request", "options", "num_samples", "plugins", *_LATE, "draws", "suite", "directions", "data", "optional")
+_FEWEST_DRAWS, _MOST_DRAWS = 100, 10_000
 _NOTHING_TO_COMPARE = (
     "nothing to compare: this eval compares engines of one checkpoint, and each stands alone in this run; "
     "give it several with --backend hf,vllm or --dtype float32,bfloat16"
@@ -131,9 +133,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
             raise ConfigError(f"{path}: the eval marker needs {key}=FUNCTION, got {reprlib.repr(given.get(key))}")
     if is_async(given["request"]):
         raise ConfigError(f"{path}: the eval marker's request is an async function; write a function, or a generator function for steps")
-    for key in _LATE:
-        if given.get(key) is not None and not callable(given[key]):
-            raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
+    _check_late(given, path)
     name = (file or Path(path)).stem.removeprefix("test_")
     loaded, no_data = _cases(given, path, run, root)
     cases = cases_of_shard(loaded.cases, run.shard)
@@ -157,6 +157,20 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
         loaded.num_cases,
         repeats,
     )
+
+
+def _check_late(given: Mapping[str, Any], path: str) -> None:
+    """Raise `ConfigError` for what is used at the end of a run and would be wrong there."""
+    for key in _LATE:
+        if given.get(key) is not None and not callable(given[key]):
+            raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
+    draws, suite = given.get("draws", 0), given.get("suite")
+    if not isinstance(draws, int) or isinstance(draws, bool) or not (draws == 0 or _FEWEST_DRAWS <= draws <= _MOST_DRAWS):
+        raise ConfigError(f"{path}: the eval marker's draws must be 0 or {_FEWEST_DRAWS} to {_MOST_DRAWS:,}, got {reprlib.repr(draws)}")
+    if draws and given.get("aggregate") is None:
+        raise ConfigError(f"{path}: the eval marker has draws={draws} and no aggregate to call on them; means have intervals anyway")
+    if suite is not None and (not isinstance(suite, str) or not re.fullmatch(r"[A-Za-z_]\w*", suite)):
+        raise ConfigError(f"{path}: the eval marker's suite must be a name of letters, digits and _, got {reprlib.repr(suite)}")
 
 
 def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> tuple[Loaded, str | None]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from evalharness.scores.references import references_of
+
 THRESHOLD = 0.5
 
 
@@ -27,7 +29,7 @@ def anls_corrected(prediction: str | None, references: str | Sequence[str]) -> f
 
 def _score(prediction: str | None, references: str | Sequence[str], *, by_written_length: bool) -> float:
     best = 0.0
-    for reference in (references,) if isinstance(references, str) else references:
+    for reference in references_of(references):
         if prediction is None:
             break
         given, wanted = (" ".join(text.lower().split()) for text in (prediction, reference))

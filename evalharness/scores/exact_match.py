@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from evalharness.answers.numbers import parse_number
 from evalharness.answers.patterns import pattern
+from evalharness.scores.references import references_of
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _DIGITS = str.maketrans("", "", string.digits)
@@ -45,7 +46,7 @@ def exact_match(
 
     given = reduced(prediction)
     number = parse_number(given, decimal_mark) if as_numbers else None
-    for wanted in map(reduced, (reference,) if isinstance(reference, str) else reference):
+    for wanted in map(reduced, references_of(reference)):
         if given == wanted or (number is not None and number == parse_number(wanted, decimal_mark)):
             return True
     return False

@@ -11,6 +11,7 @@ from typing import Any
 from evalharness.answers.bounded import BoundedFunction, OutOfBounds
 from evalharness.api.errors import ContractValueError, EvalHarnessError, MissingDependency, did_you_mean
 from evalharness.api.installing import missing_package
+from evalharness.scores.references import references_of
 
 References = Sequence[str | Sequence[str]]
 """One for each prediction, or several; each may have another number of them."""
@@ -94,7 +95,7 @@ def _metrics() -> Any:
 def _score(metric: Any, predictions: Sequence[str | None], references: References) -> float:
     if not predictions or len(predictions) != len(references):
         raise ContractValueError(f"as many references as predictions, at least one: got {len(predictions)} and {len(references)}")
-    lists = [[reference] if isinstance(reference, str) else list(reference) for reference in references]
+    lists = [references_of(reference) for reference in references]
     longest = max(map(len, lists))
     # sacrebleu wants the first references of all, then the second ones; None where there are fewer.
     streams = [[texts[place] if place < len(texts) else None for texts in lists] for place in range(longest)]

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from evalharness.answers.bounded import BoundedFunction, OutOfBounds
 from evalharness.api.errors import MissingDependency
 from evalharness.api.installing import install_command
+from evalharness.scores.references import references_of
 
 LIMIT_S = 30.0
 """Processor time of one comparison: math_verify itself gives each reading and each pair 5 s."""
@@ -55,6 +56,6 @@ def _verdict(text: str | None, reference: str | Sequence[str], *, is_answer: boo
     if text is None:
         return MathVerdict(False, "nothing found")
     try:
-        return MathVerdict(*_compare(text, [reference] if isinstance(reference, str) else list(reference), is_answer))
+        return MathVerdict(*_compare(text, list(references_of(reference)), is_answer))
     except OutOfBounds as bounds:
         return MathVerdict(False, f"given up: it took {bounds}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -39,11 +41,11 @@ def test_patterns_with_many_ways_are_no_danger(pattern: str) -> None:
 
 
 def test_a_search_that_would_never_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    bounded = BoundedFunction("evalharness.answers.patterns:run_pattern", limit_s=0.3)
+    bounded = BoundedFunction("evalharness.answers.patterns:run_pattern", limit_s=0.2)
     monkeypatch.setattr("evalharness.answers.patterns._elsewhere", bounded)
     pattern = BoundedPattern("(a+)+b")
     with pytest.raises(
-        EvalHarnessError, match=r"the pattern '\(a\+\)\+b' was given up on a text of 60 characters: it took more than 0.3 s"
+        EvalHarnessError, match=r"the pattern '\(a\+\)\+b' was given up on a text of 60 characters: it took more than 0.2 s"
     ):
         pattern.matches("a" * 60)
     text = "caab" * 1000
@@ -82,7 +84,28 @@ def test_a_bounded_function_may_be_called_by_any_thread_and_leaves_signals_alone
 def test_a_bounded_function_ends_with_its_bounds() -> None:
     with pytest.raises(OutOfBounds, match="more than 0.2 s of processor time"):
         BoundedFunction(f"{__name__}:loop", limit_s=0.2)()
-    with pytest.raises(OutOfBounds, match="4 GiB of memory"):
+    with pytest.raises(OutOfBounds, match="more than 4 GiB of memory"):
         BoundedFunction(f"{__name__}:use_memory", limit_s=5)()
     with pytest.raises(EvalHarnessError, match="ModuleNotFoundError: No module named 'absent'"):
         BoundedFunction("absent:it", limit_s=5)()
+
+
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave() -> None:
+    os._exit(3)
+
+
+def test_a_process_that_breaks_is_told_from_one_that_took_too_much() -> None:
+    with pytest.raises(OutOfBounds, match=r"its process down \(signal 11\)"):
+        BoundedFunction(f"{__name__}:crash", limit_s=5)()
+    with pytest.raises(EvalHarnessError, match="ended with code 3 before it answered"):
+        BoundedFunction(f"{__name__}:leave", limit_s=5)()
+
+
+def test_the_working_folder_is_not_imported_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('code of a stranger')\n")
+    monkeypatch.chdir(tmp_path)
+    assert BoundedFunction(f"{__name__}:print_and_return", limit_s=5)(1) == 1

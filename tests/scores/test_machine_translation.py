@@ -31,6 +31,7 @@ def test_what_is_wrong_is_refused() -> None:
         bleu(["a", "b"], ["a"])
 
 
+@pytest.mark.slow  # burns processor time on purpose
 def test_ter_of_long_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded = BoundedFunction("evalharness.scores.machine_translation:ter_here", limit_s=0.5)
     monkeypatch.setattr("evalharness.scores.machine_translation._ter", bounded)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from evalharness.answers.numbers import parse_number
+from evalharness.api.errors import ContractTypeError
 from evalharness.scores import anls, anls_corrected, exact_match, relaxed_accuracy, relaxed_accuracy_corrected
 from evalharness.scores.anls import edit_distance
 
@@ -35,6 +36,13 @@ from evalharness.scores.anls import edit_distance
 )
 def test_exact_match(prediction, reference, options, is_equal) -> None:
     assert exact_match(prediction, reference, **options) is is_equal
+
+
+def test_a_reference_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ContractTypeError, match=r"must be a text, or a list of texts, got 42; give str\(…\) of a number"):
+        exact_match("42", 42)
+    with pytest.raises(ContractTypeError, match=r"got \[1\]"):
+        anls("1", [1])
 
 
 @pytest.mark.parametrize(

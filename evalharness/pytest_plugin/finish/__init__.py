@@ -15,6 +15,7 @@ from evalharness.analysis.eval_functions import EvalFunctions, across_engines, a
 from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_run, num_regression_gates
 from evalharness.analysis.noise import measured_noise
 from evalharness.analysis.speed.engine_speed import engine_speeds
+from evalharness.analysis.suites import suite_aggregates
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
 from evalharness.config.options import DECODING
 from evalharness.pytest_plugin._pytest_internals import import_module
@@ -98,7 +99,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     functions = _load_functions(config, records.evals, problems)
     entries = engine_entries(engines.values(), records.engine_lines)
     across = across_engines(functions, rows, entries, problems)
-    aggregates = [*aggregate_rows(functions, rows, problems), *across.aggregates]
+    aggregates = [*aggregate_rows(functions, rows, problems), *across.aggregates, *suite_aggregates(functions, rows)]
     tables = [*table_entries(functions, rows, problems), *across.tables]
     outputs, has_spot_checks = write_outputs(functions, rows, run_dir, context.run, problems)
     at_start = state.run_file_at_start
@@ -198,7 +199,8 @@ def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], proble
             given = (module and module.marker) or _imported_marker(config, path)
             asked = {name: given.get(name) for name in ("aggregate", "across", "tables", "outputs")}
             data_dir = data_folder(given.get("data"), state.context.run, state.context.root)
-            loaded.append(EvalFunctions(entry["name"], path, data_dir, **asked))
+            more = {"draws": given.get("draws", 0), "suite": given.get("suite")}
+            loaded.append(EvalFunctions(entry["name"], path, data_dir, **asked, **more))
     return loaded
 
 
