@@ -28,7 +28,8 @@ from tests.pytest_plugin.project import Project
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "fixtures" / "public"
 PIECES = (
-    "A", "B ", "(C)", "The answer is D.", "because of the DNA ", " a square and no corner", "55", "57.5", "62%", "0.62", "plum", "PLUM ",
+    "A", "B ", "C. ", "(C)", "B12 cafe", "The answer is D.", "because of the DNA ",
+    " a square and no corner", "55", "57.5", "62%", "0.62", "plum", "PLUM ",
     "$12.50", "12.5", "4471.", "Reed", "a reed", "open", "Open 9 to 5", "twelve", "the 12", "12", "centre", "Ｂ１２ CAFE", "x^{2}+1",
     "9.30", "\n", " so ", " is ", "= 20", "1/2", "0.50", "1,000", "dont", "'s", "-", "?", "'", ";", "",
     "12, 20, 52, 60", "[12, 20, 52, 60]",
