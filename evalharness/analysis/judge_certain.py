@@ -7,7 +7,8 @@ from typing import cast
 
 from evalharness.analysis.certainty import Limits, PairedTest, Place, Proof, coverage_sheet
 from evalharness.analysis.comparison.sheets import Sheet, Side, sheets_by_engine
-from evalharness.analysis.gates import BUILT_IN_METRICS, Gate, RegressionGate
+from evalharness.analysis.gate_grammar import Gate, RegressionGate
+from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.api.checks import first_names
 from evalharness.api.wording import number_text, part_of
 from evalharness.runs.partial import was_left_out

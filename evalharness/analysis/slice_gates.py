@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from evalharness.analysis.gates import EACH, Floor, Gate, RegressionGate, evaluate_gate, scale_of
+from evalharness.analysis.gate_grammar import EACH, Gate, RegressionGate
+from evalharness.analysis.gates import Floor, evaluate_gate, scale_of
 from evalharness.api.checks import excerpt, first_names
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.runs.schema import GateVerdict, Row, SliceVerdict, mapping, text_of
@@ -51,21 +53,32 @@ def judge_gate(
         return evaluate_gate(gate, rows, aggregates, incomplete=incomplete, scale=scale, floor=None if gate.metric in aggregates else floor)
     slices: dict[str, list[Row]] = {}
     for row in rows:
-        tags = mapping(row.get("tags"))
-        if gate.tag in tags and gate.value in (EACH, text_of(tags[gate.tag])):
-            slices.setdefault(text_of(tags[gate.tag]), []).append(row)
+        if (value := slice_of(gate, row.get("tags"))) is not None:
+            slices.setdefault(value, []).append(row)
     if not slices:
         whole = evaluate_gate(gate, rows, {}, incomplete=incomplete, scale=scale)
-        what = gate.tag if gate.value == EACH else f"{gate.tag}={gate.value}"
-        return {**whole, "value": None, "n": 0, "passed": False, "reason": f"no case of this run has {what}"}
-    parts = {value: evaluate_gate(gate, part, {}, incomplete=incomplete, scale=scale, floor=floor) for value, part in slices.items()}
+        return {**whole, "value": None, "n": 0, "passed": False, "reason": f"no case of this run has {slices_text(gate)}"}
+    shared: Any = {"incomplete": incomplete, "scale": scale, "floor": floor, "num_slices": len(slices)}
+    parts = {value: evaluate_gate(gate, part, {}, **shared) for value, part in slices.items()}
     if gate.metric in aggregates and not any(verdict["value"] is not None for verdict in parts.values()):
         reason = f"{gate.metric} is an aggregate over all cases, which slices have none of"
         parts = {value: {**verdict, "reason": reason} for value, verdict in parts.items()}
-    return _together(gate, parts)
+    return together(gate, parts)
 
 
-def _together(gate: Gate, parts: Mapping[str, GateVerdict]) -> GateVerdict:
+def slice_of(gate: Gate, tags: Mapping[str, str] | None) -> str | None:
+    """Return the slice of a gate to which a case with these tags belongs; None for none."""
+    tags = mapping(tags)
+    value = text_of(tags[gate.tag]) if gate.tag in tags else None
+    return value if gate.value in (EACH, value) else None
+
+
+def slices_text(gate: Gate) -> str:
+    """Return "site" or "site=north": which tag, or which of its values, a gate is on."""
+    return gate.tag if gate.value == EACH else f"{gate.tag}={gate.value}"
+
+
+def together(gate: Gate, parts: Mapping[str, GateVerdict]) -> GateVerdict:
     """Return one verdict of those of slices: value and threshold are those of the worst."""
     sign = -1 if gate.comparison in ("<", "<=") else 1
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side
-from evalharness.analysis.gates import Gate, parse_gate
+from evalharness.analysis.gate_grammar import Gate, parse_gate
 from evalharness.analysis.judge_certain import judged_by_limits
 from evalharness.runs.partial import NOT_ASKED
 
