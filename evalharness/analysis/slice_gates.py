@@ -11,7 +11,7 @@ from evalharness.api.checks import excerpt, first_names
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.runs.schema import GateVerdict, Row, SliceVerdict, mapping, text_of
 
-MAX_SLICES = 20
+MAX_SLICES = 1000
 """Failed slices that a verdict lists; the others are counted."""
 _NUM_NAMED = 5
 
