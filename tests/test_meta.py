@@ -33,6 +33,7 @@ ROOMS = (
     "runs",
     "analysis",
     "report",
+    "interop",
     "tasks",
     "training",
     "pytest_plugin",

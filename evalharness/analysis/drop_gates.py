@@ -88,10 +88,11 @@ def _of_aggregate(gate: Gate, base: Side, now: float, key: tuple[str, str], numb
 
 def _verdict(gate: Gate, pairs: Sequence[Pair], noises: Sequence[Noise], num_slices: int) -> GateVerdict:
     score = score_of(gate.metric)
-    columns = [[score(pair[side]) for pair in pairs] for side in (0, 1)]
-    is_bounded = all(0 <= value <= 1 for column in columns for value in column if value == value)
+    before, after = ([score(pair[side]) for pair in pairs] for side in (0, 1))
+    is_bounded = all(0 <= value <= 1 for value in (*before, *after) if value == value)
     groups = [pair[1].group for pair in pairs]
-    change = paired_changes(*columns, groups, is_bounded=[is_bounded], confidence=confidence_of(gate, num_slices))[0]
+    sides: tuple[list[list[float]], list[list[float]]] = ([[value] for value in before], [[value] for value in after])
+    change = paired_changes(*sides, groups, is_bounded=[is_bounded], confidence=confidence_of(gate, num_slices))[0]
     if not change.num_pairs:
         known = dict.fromkeys(name for pair in pairs for name in pair[1].scores if name in pair[0].scores)
         return _filled(

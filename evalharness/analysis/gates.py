@@ -243,8 +243,7 @@ def _interval_end(gate: Gate, rows: Sequence[Row], scale: Scale, num_slices: int
     else:
         found = values_of(gate.metric, rows)
         values, groups = [value for _, value in found], groups_of(found)
-    bounds = {"is_rate": [scale.is_rate], "is_bounded": [scale.is_bounded]}
-    column = np.array(values, dtype=float)[:, None]
-    interval = mean_intervals(column, groups, **bounds, confidence=confidence_of(gate, num_slices))[0]
+    column, confidence = np.array(values, dtype=float)[:, None], confidence_of(gate, num_slices)
+    interval = mean_intervals(column, groups, is_rate=[scale.is_rate], is_bounded=[scale.is_bounded], confidence=confidence)[0]
     end = interval.low if gate.end == "low" else interval.high
     return None if math.isnan(end) else end

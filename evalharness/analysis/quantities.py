@@ -45,7 +45,9 @@ def statistic_of(name: str, values: Sequence[float]) -> float | None:
     if percent is not None:
         rank = math.ceil(round(percent * len(values) / 100, 9))  # 29 * 100 / 100 must not become 30
         return sorted(values)[max(rank, 1) - 1]
-    return {"min": min, "max": max, "sum": math.fsum}[name](values) if name else math.fsum(values) / len(values)
+    if name in ("min", "max"):
+        return min(values) if name == "min" else max(values)
+    return math.fsum(values) if name else math.fsum(values) / len(values)
 
 
 def groups_of(values: Sequence[tuple[Row, float]]) -> list[str | None]:

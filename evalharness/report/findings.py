@@ -189,7 +189,7 @@ def rescored_changes(origin: Mapping[str, Any]) -> Iterator[tuple[str, str, list
 def _coverage(tables: RunTables) -> Iterator[str]:
     evals = entries_of(tables.run.get("evals"))
     if mapping(tables.run.get("baseline")) and evals and not any(_asks_baseline(entry) for entry in evals):
-        yield "a baseline was given, but no test has a gate that compares with it: nothing was"
+        yield "a baseline was given, but no gate compares with it"
     drawn = how_drawn(tables.run)
     for name, part in part_texts(tables.run).items():
         if name in drawn:
