@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks.chain import FIRST_PLAIN, Chain, prepare
 from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions
 from evalharness.api.requests import TextGenerationRequest, TokenGenerationRequest
 from evalharness.backends.vllm import drafts
@@ -37,69 +37,7 @@ from evalharness.engine.engine import Engine
 ROOT = Path(__file__).parents[1]
 STEPS = ("default", "rows", "drafted", "flips")
 PROMPT_TOKENS, NEW_TOKENS = 192, 512
-FIRST_PLAIN = 700
-"""Ids below it may be special tokens."""
 ROWS = 256
-QUIET = 0.01
-"""What is left of the layers' part in the stream: they do all their work, and decide nothing."""
-
-
-class Chain:
-    """The answers of the checkpoint: id after id, in large strides through the vocabulary."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self._num = vocab_size - FIRST_PLAIN
-        stride = int(self._num * 0.618)
-        while math.gcd(stride, self._num) != 1:
-            stride += 1
-        self._stride = stride
-
-    def after(self, token_id: int) -> int:
-        """Return the id behind this one."""
-        return FIRST_PLAIN + (token_id - FIRST_PLAIN + self._stride) % self._num
-
-    def start(self, number: int, of: int) -> int:
-        """Return the last id of a prompt."""
-        return FIRST_PLAIN + self._stride * (number * self._num // of) % self._num
-
-    def answer(self, last_id: int) -> list[int]:
-        """Return the answer behind a prompt that ends with this id."""
-        ids = [last_id]
-        for _ in range(NEW_TOKENS):
-            ids.append(self.after(ids[-1]))
-        return ids[1:]
-
-
-def prepare(folder: Path, kind: str) -> Path:
-    """Return the checkpoint, made where it is missing."""
-    out = folder / f"chain-{kind}"
-    if (out / "done").exists():
-        return out
-    from benchmarks.random_checkpoints import make_random_checkpoint
-
-    make_random_checkpoint(kind, out)
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    for path in sorted(out.glob("*.safetensors")):
-        tensors = load_file(path)
-        for name, tensor in list(tensors.items()):
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
-                tensor *= QUIET
-            if name.endswith("embed_tokens.weight"):
-                chain = Chain(config["vocab_size"])
-                follows = torch.arange(len(tensor))
-                follows[FIRST_PLAIN:] = torch.tensor([chain.after(token_id) for token_id in range(FIRST_PLAIN, len(tensor))])
-                head = torch.zeros_like(tensor)
-                head[follows[FIRST_PLAIN:]] = tensor[FIRST_PLAIN:]
-                save_file({"lm_head.weight": head}, out / "head.safetensors", metadata={"format": "pt"})
-        save_file(tensors, path, metadata={"format": "pt"})
-    files = {name: path.name for path in sorted(out.glob("*.safetensors")) for name in load_file(path)}
-    (out / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}), encoding="utf-8")
-    (out / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}), encoding="utf-8")
-    (out / "done").touch()
-    return out
 
 
 def hurt(ids: Sequence[int], share: float, draw: Random) -> list[int]:
@@ -129,7 +67,7 @@ def measure(step: str, checkpoint: Path, num_prompts: Sequence[int], shares: Seq
         engine.generate_token_batch(requests_of(chain, 64 if len(num_prompts) > 1 else 4), GenerationOptions(max_new_tokens=24))
         for num in num_prompts:
             requests = requests_of(chain, num)
-            wanted = [chain.answer(request.prompt_token_ids[-1]) for request in requests]
+            wanted = [chain.answer(request.prompt_token_ids[-1], NEW_TOKENS) for request in requests]
             for share in shares if step == "drafted" else (None,):
                 given: list[Callable[[], Sequence[int]]] = []
                 if share is not None:

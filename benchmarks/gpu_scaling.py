@@ -29,6 +29,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.throughput.test_answers import MAX_NEW_TOKENS, load_cases, request
+from evalharness import TokenGenerationRequest
 
 ROOT = Path(__file__).parents[1]
 STEPS = ("prepare", "raw", "harness", "table")
@@ -91,6 +92,8 @@ def raw_prompts(folder: Path, processor: Any) -> Callable[[], list[dict[str, Any
 
     template = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
     requests = [request(case) for case in load_cases(folder)]
+    if all(isinstance(entry, TokenGenerationRequest) for entry in requests):
+        return lambda: [{"prompt_token_ids": list(entry.prompt_token_ids)} for entry in requests]
     texts = [processor.apply_chat_template(list(entry.messages), **template) for entry in requests]
     images = [case.reference[1] for case in load_cases(folder)]
 

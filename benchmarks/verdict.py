@@ -28,10 +28,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 from queue import Queue
+from random import Random
 from threading import Lock
 from typing import Any
 
-from benchmarks.gpu_scaling import KINDS, prepare, raw
+from benchmarks.chain import FIRST_PLAIN, Chain, prepare as prepare_chain
+from benchmarks.gpu_scaling import KINDS, PROMPT_TOKENS, raw
 from evalharness.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -85,6 +87,16 @@ def ways(kind: str) -> Iterator[Way]:
 
 def _field(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
+
+
+def prepare(folder: Path, shape: str, num_cases: int) -> None:
+    """Write checkpoint and prompts; the prompts end with different ids, so that all answers differ."""
+    (folder / "checkpoint-0").symlink_to(prepare_chain(folder, shape))
+    chain, draw = Chain(json.loads((folder / "checkpoint-0" / "config.json").read_text("utf-8"))["vocab_size"]), Random(0)
+    with (folder / "prompts.jsonl").open("w", encoding="utf-8") as lines:
+        for number in range(num_cases):
+            ids = [draw.randrange(5, FIRST_PLAIN) for _ in range(draw.randint(*PROMPT_TOKENS))]
+            lines.write(json.dumps({"id": f"text-{number:05}", "ids": [*ids, chain.start(number, num_cases)]}) + "\n")
 
 
 def run_way(folder: Path, kind: str, way: Way, more: Sequence[str], card: str | None = None) -> dict[str, Any]:
@@ -230,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if "run" in given.steps:
         if given.kind != "shipped" and not (folder / "prompts.jsonl").exists():
-            prepare(folder, KINDS[given.kind], given.cases, 1)
+            prepare(folder, KINDS[given.kind], given.cases)
         if given.raw_s is not None and "raw" not in results(folder):
             call = {"seconds": given.raw_s, "num_tokens": 128 * given.cases}
             note(folder, "raw", {"calls": [call], "load_s": 0.0, "wall_s": given.raw_s, "card": "this host, earlier"})

@@ -31,7 +31,8 @@ def run(folder: Path, num_workers: int, num_cases: int, spread: float, number: i
     """Run pytest once, with `more` options, and return what its journal and run.json say; one worker is a run without -n."""
     run_id = f"{num_workers}-workers-{number}"
     command = [sys.executable, "-m", "pytest", str(EVAL), "-q", "--backend", "fake", "--model", "echo", "--run-id", run_id]
-    command += ["--report-dir", str(folder), "-p", "no:cacheprovider", *(["-n", str(num_workers)] if num_workers > 1 else []), *more]
+    command += ["--data", str(folder), "--report-dir", str(folder), "-p", "no:cacheprovider"]
+    command += [*(["-n", str(num_workers)] if num_workers > 1 else []), *more]
     environment = {**os.environ, "SIMULATED_CASES": str(num_cases), "SIMULATED_SPREAD": str(spread)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -9,7 +9,9 @@ Without a GPU a step runs as it is: the same arithmetic, for tests.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -255,8 +257,13 @@ class FixedDecoder:
                 graph.capture_begin(capture_error_mode="thread_local")
                 try:
                     logits = self._forward()
-                finally:
-                    graph.capture_end()
+                except BaseException:
+                    # The graph is of no use, whatever ending it raises or warns of: what counts is why, such as memory that is not enough.
+                    with contextlib.suppress(RuntimeError, Warning), warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from evalharness.api.errors import RecordError
 from evalharness.pytest_plugin.execution.metering import EngineMeter
+from evalharness.pytest_plugin.execution.pending import PendingRequest
 from evalharness.pytest_plugin.execution.unit_results import Problem
-from evalharness.pytest_plugin.execution.unit_runner import PendingRequest, UnitRunner
+from evalharness.pytest_plugin.execution.unit_runner import UnitRunner
 from evalharness.pytest_plugin.progress.counts import UnitProgress
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class EngineQueue(threading.Thread):
         """
         while not self._is_over() and not call.is_closed:
             runner = self._with_requests() or self._next_to_join()
-            if runner is None:
+            if runner is None or (runner.pending and not runner.pending.is_ready):
                 return None
             with self._giving_up([runner]):
                 runner.begin()

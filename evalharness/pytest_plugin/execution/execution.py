@@ -155,7 +155,8 @@ class RunningUnits:
         if takeover is None:
             made = (lambda case_id: None) if context.resumed is None else context.resumed.made(unit.engine, module.name)
             takeover = Takeover(None, made)
-        return UnitWork(unit, module, self._plan.cases_left(unit, takeover.nodeids), takeover, self.drafts)
+        cases = self._plan.cases_left(unit, takeover.nodeids)
+        return UnitWork(unit, module, cases, takeover, self.drafts, may_end_early=bool(context.run.until_certain))
 
     def _runner(self, work: UnitWork, engine: Engine, *, is_ahead: bool = False) -> UnitRunner:
         journal, home = self._context.journal, self._context.home

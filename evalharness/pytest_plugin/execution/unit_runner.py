@@ -10,21 +10,21 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from evalharness.api.cases import Case
-from evalharness.api.options import GenerationOptions
-from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome, Request
+from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.api.scoring import ScoringRequest
 from evalharness.pytest_plugin.eval_module import EvalModule
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, Next, Step, has_steps
-from evalharness.pytest_plugin.execution.takeover import CrashIsolation, InFlight, Takeover
+from evalharness.pytest_plugin.execution.pending import IsolatedRequests, OrderedRequests, PendingRequest, PendingRequests
+from evalharness.pytest_plugin.execution.takeover import InFlight, Takeover
 from evalharness.pytest_plugin.execution.unit_results import Problem, UnitJournal, UnitResults
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.progress.counts import UnitProgress
 from evalharness.runs.journal import Journal
 from evalharness.runs.recorded import outcome_of
-from evalharness.runs.records import CaseRecords, Failed, Recorded
+from evalharness.runs.records import CaseRecords
 from evalharness.runs.schema import OutcomeLine
 
 if TYPE_CHECKING:
@@ -41,93 +41,22 @@ def needs_engine(cases: Iterable[Case], recorded: Callable[[str], CaseRecords | 
 
 @dataclass(frozen=True)
 class UnitWork:
-    """What a unit has to do. `takeover` has the outcomes that a dead worker or an earlier session recorded."""
+    """What a unit has to do. `takeover` has the outcomes that a dead worker or an earlier session recorded.
+
+    `may_end_early`: perhaps not all cases are needed (--until-certain).
+    """
 
     unit: UnitKey
     module: EvalModule
     cases: Sequence[Case]
     takeover: Takeover
     drafts: Drafts | None = None
+    may_end_early: bool = False
 
     @cached_property
     def needs_engine(self) -> bool:
         """Whether any outcome is not recorded yet."""
         return needs_engine(self.cases, self.takeover.recorded, len(self.module.variants))
-
-
-class PendingRequest(NamedTuple):
-    """One request for the engine; `position` is the sample or, in a step, the place of the request; `known` its recorded outcome."""
-
-    case: CaseRequest
-    step: Step | None
-    position: int
-    request: Request
-    options: GenerationOptions
-    known: Recorded | Failed | None = None
-
-    @property
-    def place(self) -> tuple[int, ...]:
-        """The sample, or step and request, as a journal has them; of the case's newest step."""
-        return (self.position,) if self.step is None else (len(self.case.steps) - 1, self.position)
-
-
-class PendingRequests:
-    """The requests of a unit that wait for the engine. The next batch is all of them."""
-
-    def __init__(self) -> None:
-        self._waiting: list[PendingRequest] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def add(self, request: PendingRequest) -> None:
-        """Add a request at the end."""
-        self._waiting.append(request)
-
-    def put_back(self, batch: Iterable[PendingRequest]) -> None:
-        """Put requests of the last batch back to the front."""
-        self._waiting = [*batch, *self._waiting]
-
-    def clear(self) -> None:
-        """Drop all requests."""
-        self._waiting = []
-
-    def take(self, is_over: Callable[[], bool]) -> list[PendingRequest]:
-        """Return the next batch."""
-        batch, self._waiting = self._waiting, []
-        return batch
-
-
-class IsolatedRequests(PendingRequests):
-    """The requests of a unit with cases that may kill the worker. The next batch is what is recorded, then one group of suspects.
-
-    A group starts when a test waits for one of its cases, and tests see its outcomes when all are finished. So at any time either one group
-    is generating or one test is running.
-    """
-
-    def __init__(self, isolation: CrashIsolation, results: UnitResults) -> None:
-        super().__init__()
-        self._isolation = isolation
-        self._results = results
-        self._groups: list[tuple[str, ...]] | None = None
-        self._group: tuple[str, ...] = ()
-
-    def take(self, is_over: Callable[[], bool]) -> list[PendingRequest]:
-        """Return the next batch. Waits for a test where a new group begins, or for `is_over()`."""
-        waiting = super().take(is_over)
-        if batch := [pending for pending in waiting if pending.known is not None]:
-            self.put_back(pending for pending in waiting if pending.known is None)
-            return batch
-        case_ids = list(dict.fromkeys(pending.case.case.id for pending in waiting))
-        if self._groups is None:
-            self._groups = self._isolation.groups(case_ids)
-        if not any(case_id in self._group for case_id in case_ids):
-            self._results.show()
-            self._group = self._results.wait_for_any(self._groups, is_over)
-            if self._group:
-                self._groups.remove(self._group)
-        self.put_back(pending for pending in waiting if pending.case.case.id not in self._group)
-        return [pending for pending in waiting if pending.case.case.id in self._group]
 
 
 class UnitRunner:
@@ -145,7 +74,12 @@ class UnitRunner:
         self._progress = progress
         self.results = UnitResults(len(work.module.variants), (case.id for case in work.cases), self._journal.read)
         isolation = work.takeover.isolation
-        self.pending = PendingRequests() if isolation is None else IsolatedRequests(isolation, self.results)
+        if isolation is not None:
+            self.pending: PendingRequests = IsolatedRequests(isolation, self.results)
+        elif work.may_end_early:
+            self.pending = OrderedRequests((case.id for case in work.cases), len(work.module.variants))
+        else:
+            self.pending = PendingRequests()
         self._cases: list[CaseRequest] = []
         self._num_at_engine = 0
         self._state: Literal["new", "begun", "ended"] = "new"
@@ -301,4 +235,5 @@ class UnitRunner:
         if case.in_steps:
             place["steps"] = [len(step.requests) for step in case.steps]
         self._journal.write(case.case.id, place, outcome)
+        self.pending.finish(case.case.id)
         self.results.add(case.case.id, sample, outcome)
