@@ -26,7 +26,7 @@ from evalharness.runs.journal import Journal, encode
 from evalharness.runs.records import RunRecords, read_records
 from evalharness.runs.run_file import environment_facts, utc_now, write_run_file
 from evalharness.runs.samples import write_rows
-from evalharness.runs.schema import MAX_DATA_DEPTH, Aggregate, EngineEntry, GateVerdict, OutcomeLine, RunFile, text_of
+from evalharness.runs.schema import MAX_DATA_DEPTH, Aggregate, EngineEntry, GateVerdict, RunFile, text_of
 from evalharness.runs.workers import engine_entries
 
 TEST = "test_samples"
@@ -258,11 +258,11 @@ class _Writer:
     def _write_sample(self, journal: Journal, task: Task, name: str, sample: Sample, first: str | None) -> None:
         place: Any = {"engine": self.engine, "eval": task.name, "case_id": name}
         for number, answer in enumerate(sample.answers):
-            made: OutcomeLine = {**place, "sample": number, "generation": _generation(answer, self.read.tool)}
+            made: Any = {**place, "sample": number, "generation": _generation(answer, self.read.tool)}
             journal.write("generation", made)
         failure = sample.failure or ("" if sample.answers else "no answer was recorded")
         if not sample.answers:
-            lost_line: OutcomeLine = {**place, "sample": 0, "failure": "error", "problem": failure, "cause": None}
+            lost_line: Any = {**place, "sample": 0, "failure": "error", "problem": failure, "cause": None}
             journal.write("failure", lost_line)
         lost = first is not None and sample.scores.get(first) == 0
         problem = failure or (f"{first} is 0" if lost else None)

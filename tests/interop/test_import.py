@@ -72,7 +72,8 @@ def test_gates_compare_and_rescore_work_on_it(reports: Path, capsys: pytest.Capt
     other = write_lm_eval(Path("worse"), {"gsm": worse})
     run_import("lm-eval", other, "--gate", "drop(exact_match@strict) <= 0.1", "--baseline", "reports/mine", code=1, run_id="worse")
     (drop,) = read_run(reports / "worse")["gates"]
-    assert (drop["value"], drop["n"]) == (pytest.approx(2 / 6), 6)
+    assert drop["value"] == pytest.approx(2 / 6)
+    assert drop["n"] == 6
     comparison = compare(read_side("reports/mine"), read_side("reports/worse"))
     assert {change.metric: change.change.num_down for change in comparison.metrics}["exact_match@strict"] == 2
     marked = "import pytest\n@pytest.mark.gate('short >= 1')\n"
