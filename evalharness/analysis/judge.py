@@ -81,7 +81,7 @@ def _verdict(gate: Gate | RegressionGate, n: int, *, passed: bool | None, reason
     """Return a verdict; `passed` is None for a gate without a baseline, which neither passes nor fails."""
     return {
         "expression": gate.expression,
-        "metric": gate.metric,
+        "metric": gate.name if isinstance(gate, Gate) else gate.metric,
         "value": None,
         "threshold": None,
         "n": n,
@@ -170,7 +170,7 @@ class RegressionJudge:
         base = self._side(engine)
         why = f"not judged: {incomplete}" if incomplete is not None else base if isinstance(base, str) else ""
         if isinstance(base, str) or why:
-            return {**_verdict(gate, len(rows), passed=False, reason=why), "metric": gate.name, "threshold": gate.threshold}
+            return {**_verdict(gate, len(rows), passed=False, reason=why), "measure": gate.change}
         return judge_change(gate, base, side_of_rows(self._run, engine, rows), aggregates, anyway=self._anyway)
 
     def _read(self, engine: str) -> Side | str:

@@ -16,8 +16,11 @@ MAX_SLICES = 1000
 _NUM_NAMED = 5
 
 
-def refuse_unknown_slices(gates: Iterable[Gate | RegressionGate], tags: Iterable[Mapping[str, str]]) -> None:
-    """Raise `ConfigError` for a gate on a tag, or a tag's value, that no case has; `tags` are those of all cases of the eval."""
+def refuse_unknown_slices(gates: Iterable[Gate | RegressionGate], tags: Iterable[Mapping[str, str]], *, are_all: bool = True) -> None:
+    """Raise `ConfigError` for a gate on a tag, or a tag's value, that no case has; `tags` are those of all cases of the eval.
+
+    Unless they `are_all`, other cases may have it: then only a tag is refused that is near to one that is known.
+    """
     sliced = [gate for gate in gates if isinstance(gate, Gate) and gate.tag]
     if not sliced:
         return
@@ -26,10 +29,10 @@ def refuse_unknown_slices(gates: Iterable[Gate | RegressionGate], tags: Iterable
         for tag, value in case_tags.items():
             values.setdefault(text_of(tag), {})[text_of(value)] = None
     for gate in sliced:
-        if gate.tag not in values:
+        if gate.tag not in values and (are_all or did_you_mean(gate.tag, values, cutoff=0.75)):
             known = f"tags here are: {first_names(list(values), 10)}" if values else "no case has any"
             raise ConfigError(f"gate {gate.expression!r}: no case has the tag {gate.tag!r}{did_you_mean(gate.tag, values) or ';'} {known}")
-        if gate.value != EACH and gate.value not in values[gate.tag]:
+        if are_all and gate.value != EACH and gate.value not in values[gate.tag]:
             known = first_names(list(values[gate.tag]), 10)
             meant = did_you_mean(gate.value, values[gate.tag]) or ";"
             raise ConfigError(f"gate {gate.expression!r}: no case has {gate.tag}={gate.value}{meant} its values here are: {known}")

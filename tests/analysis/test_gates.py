@@ -352,6 +352,9 @@ class TestSlices:
         check("x[site=*] >= 1")
         with pytest.raises(ConfigError, match="no case has any"):
             refuse_unknown_slices([parse_gate("x[a=b] >= 1")], [])
+        refuse_unknown_slices([parse_gate("x[mission=b] >= 1"), parse_gate("x[site=west] >= 1")], tags, are_all=False)
+        with pytest.raises(ConfigError, match="no case has the tag 'sites'; did you mean 'site'"):
+            refuse_unknown_slices([parse_gate("x[sites=*] >= 1")], tags, are_all=False)
 
 
 class TestMeans:

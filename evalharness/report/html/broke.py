@@ -33,7 +33,7 @@ _REST = {">=": "<", ">": "<=", "<=": ">", "<": ">="}
 _SIGNS = {">=": "≥", "<=": "≤", "==": "="}
 _OF_VALUES = re.compile(r"(\d+) of \d+ values of(?= )")
 """How the reason of a gate on every slice of a tag begins."""
-_NO_CASES: Data = {"parts": [], "num_more": 0, "weakest": None}
+_NO_CASES: Data = {"parts": [], "rest": "", "num_more": 0, "weakest": None}
 _RATES: Mapping[str, dict[str, str]] = {
     "pass_rate": {"outcome": "fail,miss"},
     "invalid_rate": {"outcome": "invalid"},
