@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         VlmPreprocessOptions as VlmPreprocessOptions,
     )
     from evalharness.api.requests import (
+        CompletionRequest as CompletionRequest,
         FinishReason as FinishReason,
         GenerationFailure as GenerationFailure,
         GenerationResult as GenerationResult,
@@ -45,7 +46,8 @@ _HOMES = {
         "VllmEngineOptions", "VlmPreprocessOptions",
     ),
     "evalharness.api.requests": (
-        "FinishReason", "GenerationFailure", "GenerationResult", "TextGenerationRequest", "TokenGenerationRequest", "VlmGenerationRequest",
+        "CompletionRequest", "FinishReason", "GenerationFailure", "GenerationResult", "TextGenerationRequest", "TokenGenerationRequest",
+        "VlmGenerationRequest",
     ),
     "evalharness.api.scoring": ("ResponseLogits", "ResponseScores", "ScoringRequest"),
     "evalharness.api.structured_output": ("StructuredOutput",),

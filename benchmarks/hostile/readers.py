@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from evalharness import cli
+from evalharness.answers.json_answer import parse_answer
 from evalharness.api.errors import BackendError, EvalHarnessError
 from evalharness.api.images import image_sha256, image_size, load_image, why_unusable
 from evalharness.api.requests import GenerationResult
@@ -78,7 +79,7 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
         rule_proposals.read_proposal(text, _RULES),
         rule_proposals.read_reflection(text, _RULES, ["t1"]),
     ],
-    "JSON answers": lambda text: [json_answers.parse_answer(text), json_answers.judge(text, _EXPECTED)],
+    "JSON answers": lambda text: [parse_answer(text), json_answers.judge(text, _EXPECTED)],
     "tool calls": _tool_calls,
     "structured": lambda text: fits(text, _STRUCTURED),
     "degeneration": _signs,

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from evalharness.analysis.gate_grammar import EVERYWHERE, QUANTITIES, Gate
@@ -141,24 +142,29 @@ def evaluate_gate(
     incomplete: str | None,
     scale: Scale | None = None,
     floor: Floor | None = None,
+    ends: Ends = MappingProxyType({}),
     num_slices: int = 1,
 ) -> GateVerdict:
     """Return value, verdict and reason of one gate over one test's rows; `incomplete` says why rows are missing, if any are.
 
     `scale`: the metric's, by the rows of all engines, as in reports; by these rows unless given. `floor`: of the metric's noise, where that
-    was measured: a value no further from the threshold is taken for equal to it. The slices of a gate are not chosen here; `num_slices`:
-    of how many this is one, for which intervals are made wider where one that misses by chance would fail the gate.
+    was measured: a value no further from the threshold is taken for equal to it. `ends`: the intervals of aggregates that have one. The
+    slices of a gate are not chosen here; `num_slices`: of how many this is one, for which intervals are made wider where one that misses by
+    chance would fail the gate.
     """
     rate, within = BUILT_IN_METRICS.get(gate.metric), GateVerdict()
     means = mean_scores(rows)
     value, scored, is_aggregate = _found(gate, rows, means, aggregates)
     mean = value
     if gate.end and value is not None:
-        value = None if is_aggregate else _interval_end(gate, rows, scale or scale_of(gate.metric, rows), num_slices)
+        if is_aggregate:
+            value = ends[gate.metric][gate.end == "high"] if gate.metric in ends else None
+        else:
+            value = _interval_end(gate, rows, scale or scale_of(gate.metric, rows), num_slices)
     if incomplete is not None and mean is not None:
         reason = f"not judged: {incomplete}"
     elif value is None and mean is not None:
-        why = "it is an aggregate" if is_aggregate else f"{len(scored)} cases without any difference say nothing of it"
+        why = _NO_DRAWS if is_aggregate else f"{len(scored)} cases without any difference say nothing of it"
         reason = f"{gate.metric} is {number_text(mean)}, but has no interval: {why}"
     elif value is None:
         reason = _why_no_value(gate, rows, {**means, **aggregates})
@@ -185,6 +191,9 @@ def evaluate_gate(
     }
 
 
+Ends: TypeAlias = "Mapping[str, tuple[float, float]]"
+"""Low and high by metric."""
+_NO_DRAWS = "it is an aggregate, which has one where the eval's marker gives draws=400 and cases vary"
 Floor: TypeAlias = "Callable[[Sequence[Row]], float]"
 """Returns how far noise alone moves a metric over these rows, with a chance of 95 %."""
 

@@ -282,8 +282,16 @@ def judge_gates(
     for row in rows:
         by_test.setdefault(row["eval"], {}).setdefault(row["engine"], {}).setdefault(row["test"], []).append(row)
     extras: defaultdict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    ends: defaultdict[tuple[str, str, str], dict[str, tuple[float, float]]] = defaultdict(dict)
     for entry in aggregates:
-        extras[entry["eval"], entry["engine"], entry["test"]][entry["metric"]] = entry["value"]
+        places, metric = [(entry["eval"], entry["engine"], entry["test"])], entry["metric"]
+        if "members" in entry:  # of a suite: for the gates of all its tests
+            metric = f"{entry['eval']}.{metric}"
+            places = [(name, entry["engine"], test) for name in entry["members"] for test in by_test.get(name, {}).get(entry["engine"], {})]
+        for place in places:
+            extras[place][metric] = entry["value"]
+            if "low" in entry and "high" in entry:
+                ends[place][metric] = entry["low"], entry["high"]
     verdicts: list[GateVerdict] = []
     for evaluation in evals.values():
         name = evaluation["name"]
@@ -302,7 +310,8 @@ def judge_gates(
                         test_rows = [row for by_engine in by_test[name].values() for row in by_engine.get(test, ())] if gate.end else ()
                         of_metric = noises.get((name, test, gate.metric))
                         floor = _floor(of_metric)
-                        verdict = judge_gate(gate, case_rows, extra, incomplete=incomplete, test_rows=test_rows, floor=floor)
+                        within = ends[name, engine, test]
+                        verdict = judge_gate(gate, case_rows, extra, incomplete=incomplete, test_rows=test_rows, floor=floor, ends=within)
                         verdict = {**verdict, **flips_of_threshold(gate, verdict, of_metric)}
                     elif no_regression is not None:
                         verdict = no_regression(gate, engine, case_rows, incomplete, extra)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from evalharness.analysis.gate_grammar import EACH, Gate, RegressionGate
-from evalharness.analysis.gates import Floor, evaluate_gate, scale_of
+from evalharness.analysis.gates import Ends, Floor, evaluate_gate, scale_of
 from evalharness.api.checks import excerpt, first_names
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.runs.schema import GateVerdict, Row, SliceVerdict, mapping, text_of
@@ -46,14 +47,16 @@ def judge_gate(
     incomplete: str | None,
     test_rows: Sequence[Row],
     floor: Floor | None = None,
+    ends: Ends = MappingProxyType({}),
 ) -> GateVerdict:
     """Return the verdict of a gate, on a slice or not; `test_rows`: those of all engines, which tell the scale of its metric.
 
-    `floor`: see `evaluate_gate`; a metric that the eval's aggregate gives has none.
+    `floor`, `ends`: see `evaluate_gate`; a metric that the eval's aggregate gives has none.
     """
     scale = scale_of(gate.metric, test_rows or rows) if gate.end else None
     if not gate.tag:
-        return evaluate_gate(gate, rows, aggregates, incomplete=incomplete, scale=scale, floor=None if gate.metric in aggregates else floor)
+        floor = None if gate.metric in aggregates else floor
+        return evaluate_gate(gate, rows, aggregates, incomplete=incomplete, scale=scale, floor=floor, ends=ends)
     slices: dict[str, list[Row]] = {}
     for row in rows:
         if (value := slice_of(gate, row.get("tags"))) is not None:

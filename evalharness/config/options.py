@@ -108,10 +108,14 @@ class RunConfig:
         metavar="SECONDS",
         only_for=_HF_VLLM,
     )
-    data: Path | None = option(_FOLDER, "Folder from which the evals load their cases (default: the eval's own folder)")
+    data: Path | None = option(_FOLDER, "Folder or file from which the evals load their cases (default: the eval's own folder)")
     limit: int | None = option(
         Number(int, minimum=1, hint_if_too_small="; leave it out to run every case"),
-        "Run only the first N cases of each eval (default: all cases)",
+        "Run only a sample of N cases of each eval, drawn with --seed, spread over tags and groups (default: all cases)",
+    )
+    limit_first: int | None = option(
+        Number(int, minimum=1, hint_if_too_small="; leave it out to run every case"),
+        "Run only the first N cases of each eval, in the order of its data (default: all cases)",
     )
     shard: str | None = option(
         Text(r"[1-9]\d{0,4}/[1-9]\d{0,4}", legal="a part and the number of parts, such as 1/8, from 1 to 8"),

@@ -19,7 +19,7 @@ from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.pytest_plugin._pytest_internals import fixture_arguments
 from evalharness.pytest_plugin.outcomes import ItemRecord
 
-_ADDS_METRICS = ("aggregate", "across")
+_ADDS_METRICS = ("aggregate", "across", "suite")
 _MAY_RECORD = {"score", "request"}
 
 

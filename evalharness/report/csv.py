@@ -53,7 +53,9 @@ def _count_lines(table: Mapping[tuple[str, ...], Mapping[str, int]], *, tagged: 
 def _aggregate_lines(tables: RunTables) -> Iterator[list[Any]]:
     for entry in entries_of(tables.run.get("aggregates")):
         names = [entry.get("eval"), entry.get("test", ""), entry.get("engine")]
-        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, ""]
+        has_interval = entry.get("low") is not None
+        interval = ("", entry["low"], entry.get("high"), "bootstrap") if has_interval else _NO_INTERVAL
+        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *interval, ""]
 
 
 def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:

@@ -276,7 +276,7 @@ def _deviations(tables: RunTables) -> Iterator[str]:
     for (engine, backend), count in tables.fallbacks.items():
         yield f"{plural(count, 'answer')} of {names[engine]} came from the fallback backend {backend}, not from the one requested"
     for (engine, option), count in tables.ignored_options.items():
-        what = f": {option}" if option.startswith("chat template: ") else f" ignored the option {option}"
+        what = f": {option}" if option.startswith(("chat template: ", "joined texts: ")) else f" ignored the option {option}"
         yield f"{names[engine]}{what} in {plural(count, 'answer')}"
     for entry in entries_of(tables.run.get("engines")):
         if not_taken := items_of(entry.get("options_not_taken")):

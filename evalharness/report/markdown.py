@@ -155,9 +155,11 @@ def _gate_line(gate: GateVerdict) -> list[str]:
 def _aggregates(tables: RunTables) -> Iterator[str]:
     entries: list[Mapping[str, Any]] = [*entries_of(tables.run.get("aggregates"))]
     names = ["eval", *(["test"] if any("test" in entry for entry in entries) else []), "engine", "metric"]
-    lines = [[*(text_of(entry.get(name)) for name in names), number_text(entry.get("value"))] for entry in entries]
+    numbers = ["value", *(["low", "high"] if any("low" in entry for entry in entries) else [])]
+    lines = [[*(text_of(entry.get(name)) for name in names), *(number_text(entry.get(name)) for name in numbers)] for entry in entries]
     lines = [[markdown_cell(cell) for cell in line] for line in lines]
-    yield from _section("Aggregates", "Metrics over all cases, as the eval computed them.", [*names, "value"], lines, len(names))
+    remark = "Metrics over all cases, as the eval computed them."
+    yield from _section("Aggregates", remark, [*names, *numbers], lines, len(names))
 
 
 def _output_files(tables: RunTables) -> Iterator[str]:

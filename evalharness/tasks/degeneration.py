@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from evalharness.answers.thoughts import leftover_thinking
 from evalharness.api.requests import GenerationResult
-from evalharness.tasks.shared import leftover_thinking
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,63 +12,16 @@ as `items[0].name` or `items[*].name` to a plain value, which must be equal, or 
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evalharness.answers.json_answer import parse_answer
+from evalharness.answers.json_paths import MISSING, find, read_path
 from evalharness.api.errors import ConfigError
 from evalharness.tasks.prompt_rows import Judgement, PromptCase, none_in, read_rows, request_of
-from evalharness.tasks.shared import balanced_end, loads, without_thoughts
-
-MISSING = object()
-"""The value of a path that leads nowhere."""
-
-_STEP = re.compile(r"((?:\\.|[^\\.\[\]])+)|\[(\d{1,9}|\*)\]|(\.)")
-Step = str | int | None
-"""A key, a place in a list, or None for every place."""
-
-
-def read_path(path: str, where: str = "") -> tuple[Step, ...]:
-    """Return the steps of a path; `ConfigError`, which begins with `where`, if it is not a path."""
-    place = f"{where}: {path!r}" if where else repr(path)
-    advice = "write keys as in items[0].name, or items[*].name for all"
-    steps: list[Step] = []
-    position, after_dot = 0, True
-    while position < len(path):
-        match = _STEP.match(path, position)
-        if match is None or (match[1] is not None and not after_dot) or (match[3] and after_dot) or (match[2] and after_dot and steps):
-            raise ConfigError(f"{place} is not a path (at character {position + 1}); {advice}")
-        if match[1] is not None:
-            steps.append(re.sub(r"\\(.)", r"\1", match[1]))
-        elif match[2] is not None:
-            steps.append(None if match[2] == "*" else int(match[2]))
-        after_dot = match[3] is not None
-        position = match.end()
-    if not steps or after_dot:
-        raise ConfigError(f"{place} is not a path; {advice}")
-    return tuple(steps)
-
-
-def find(value: Any, steps: Sequence[Step]) -> Any:
-    """Return the value at a path, `MISSING` where it leads nowhere; for `[*]` the list of the values there."""
-    for number, step in enumerate(steps):
-        if step is None:
-            if not isinstance(value, list):
-                return MISSING
-            values = [find(item, steps[number + 1 :]) for item in value]
-            return [item for item in values if item is not MISSING]
-        if isinstance(step, int):
-            if not isinstance(value, list) or step >= len(value):
-                return MISSING
-            value = value[step]
-        elif isinstance(value, dict) and step in value:
-            value = value[step]
-        else:
-            return MISSING
-    return value
 
 
 def _is_number(value: Any) -> bool:
@@ -179,25 +132,11 @@ def _equal(value: Any, expected: Any) -> bool:
 FILE_NAME = "json_answers.jsonl"
 MAX_EXTRA, MAX_KEY_CHARS = 20, 60
 """Unexpected keys of an answer that are kept in the details; their number is a score."""
-_OBJECT = re.compile(r'\{(?=\s*["}])')  # not the brace of other texts
-_LIST = re.compile(r"\[")
-# Nothing but parts of JSON: behind a bracket of prose, such as [1, p. 3] or [0, 1), there are words.
-_PARTS_OF_LIST = re.compile(r'\[(?:[\[\],:\s\d.eE+-]|"(?:[^"\\]|\\.)*"|true|false|null)*(?P<open>"(?:[^"\\]|\\.)*)?', re.DOTALL)
-_FENCE = re.compile(r"```[A-Za-z0-9_-]{0,20}[ \t]{0,8}\n(.*?)(?:\n[ \t]{0,8}```|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JsonCase(PromptCase):
     """One row; `reference` maps paths to expected values."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The JSON in a text. `is_json` distinguishes `null` from no JSON; `strict`: the text is JSON and nothing else."""
-
-    value: Any
-    is_json: bool
-    strict: bool
 
 
 def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[JsonCase]:
@@ -215,65 +154,6 @@ def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[Js
 
 
 request = request_of
-
-
-def parse_answer(text: str) -> Answer:
-    """Return the JSON of a text: the text itself, else that in a code fence, else the first object in it, else the first list.
-
-    Thoughts, up to the last `</think>` or after a `<think>` that never ends, are not the answer; nor is a part of an object or
-    list that is cut off. Never raises; linear in the text's length.
-    """
-    whole = _loads(text)
-    if whole is not MISSING:
-        return Answer(whole, True, True)
-    text = without_thoughts(text)
-    whole = _loads(text)
-    if whole is not MISSING:
-        return Answer(whole, True, False)
-    for fence in _FENCE.finditer(text):
-        value = _loads(fence[1])
-        if value is not MISSING:
-            return Answer(value, True, False)
-    value = _first_root(text)
-    return Answer(None if value is MISSING else value, value is not MISSING, False)
-
-
-def _loads(text: str) -> Any:
-    try:
-        return loads(text)
-    except ValueError:
-        return MISSING
-
-
-def _first_root(text: str) -> Any:
-    """Return the first object in a text, or the list of objects that holds it; the first list where there is no object."""
-    first = _OBJECT.search(text)
-    lists = []
-    for start, end, value in _roots(text, _LIST):
-        if first is not None and start > first.start():
-            break
-        if value in (None, MISSING) and (first is None or first.start() < end):
-            before = _PARTS_OF_LIST.fullmatch(text, start, end if first is None else first.start())
-            if before is not None and (first is None or before["open"] is None):
-                return MISSING  # cut off or broken: its parts are not the answer
-        if isinstance(value, list):
-            if any(isinstance(item, dict) for item in value):
-                return value
-            lists.append(value)
-    value = next((value for *_, value in _roots(text, _OBJECT) if isinstance(value, dict)), MISSING)
-    return lists[0] if value is MISSING and lists else value
-
-
-def _roots(text: str, opening: re.Pattern[str]) -> Iterator[tuple[int, int, Any]]:
-    """Yield start, end and value of every balanced root, `MISSING` where it is not JSON, and last None for a root that never closes."""
-    position = 0
-    while (match := opening.search(text, position)) is not None:
-        end = balanced_end(text, match.start())
-        if end is None:
-            yield match.start(), len(text), None
-            return  # later roots are all within this one
-        yield match.start(), end, _loads(text[match.start() : end])
-        position = end
 
 
 def judge(text: str, expected: Mapping[str, Any], finish_reason: str | None = None) -> Judgement:

@@ -1,8 +1,4 @@
-"""Shared by the tasks: JSON in model output, files of JSON rows, the header line of answers, blocks of thoughts.
-
-All readers of model output are linear in its length and never raise. `evalharness/generation_plugins/dense.py` follows a text that still
-grows.
-"""
+"""Shared by the tasks: files of JSON rows, and the header line of answers."""
 
 from __future__ import annotations
 
@@ -12,66 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evalharness.answers.json_text import loads
 from evalharness.api.checks import read_regular
 from evalharness.api.errors import EvalHarnessError, RecordError
-from evalharness.api.json_schema import AnswerDecoder
 from evalharness.api.requests import GenerationResult
 from evalharness.runs.files import write_atomically
-
-# An escaped character, a whole string, or a bracket outside of strings. A string that never ends takes the rest of the text, so
-# nothing is scanned twice.
-_TOKENS = {quote: re.compile(rf"\\.|{quote}(?:[^{quote}\\]|\\.)*(?:{quote}|\\?\Z)|[{{}}\[\]]", re.DOTALL) for quote in ('"', "'")}
-_CLOSING = {"{": "}", "[": "]"}
-
-
-def tokens(text: str, position: int = 0, quote: str = '"') -> Iterator[tuple[int, int]]:
-    """Yield the spans of brackets outside of strings and of strings with their quotes; an unclosed string reaches to the end."""
-    for match in _TOKENS[quote].finditer(text, position):
-        if match[0][0] != "\\":
-            yield match.span()
-
-
-def balanced_spans(text: str, opening: str = "{", position: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the outermost balanced brackets of one kind, in order; brackets in strings do not count.
-
-    A bracket that never closes does not hide what follows it.
-    """
-    closing = _CLOSING[opening]
-    spans: list[tuple[int, int]] = []
-    opened: list[int] = []
-    for start, end in tokens(text, max(position, text.find(opening, position))):
-        if text[start] == opening:
-            opened.append(start)
-        elif text[start] == closing and opened:
-            begin = opened.pop()
-            while spans and spans[-1][0] > begin:
-                spans.pop()
-            spans.append((begin, end))
-            if not opened:  # no open bracket could still enclose these
-                yield from spans
-                spans = []
-    yield from spans
-
-
-def balanced_end(text: str, start: int) -> int | None:
-    """Return the end of the balanced brackets that open at `start`, None if they never close; only their kind counts."""
-    opening, depth = text[start], 0
-    for begin, end in tokens(text, start):
-        if text[begin] == opening:
-            depth += 1
-        elif text[begin] == _CLOSING[opening]:
-            depth -= 1
-            if depth == 0:
-                return end
-    return None
-
-
-def loads(text: str) -> Any:
-    """Return the value of a JSON text; `ValueError` for anything else, also for JSON that is nested too deeply."""
-    return _STRICT.decode(text)
-
-
-_STRICT = AnswerDecoder()
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
@@ -163,51 +104,3 @@ def judged_text(generation: GenerationResult) -> str:
     """Return the answer for tasks whose form forbids thoughts: one that nobody asked for stays in it, unless it has no end."""
     thinking = generation.thinking
     return generation.text if thinking is not None and thinking.is_closed and not thinking.is_expected else generation.answer
-
-
-_MARK = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
-
-
-def _marks(text: str) -> list[re.Match[str]]:
-    """Return the marks of blocks of thoughts; in a string of JSON they are text."""
-    marks = list(_MARK.finditer(text))
-    if not marks or '"' not in text:
-        return marks
-    spans = iter(sorted(span for opening in _CLOSING for span in balanced_spans(text, opening) if _is_json(text[slice(*span)])))
-    kept = []
-    span = next(spans, None)
-    for mark in marks:
-        while span is not None and span[1] <= mark.start():
-            span = next(spans, None)
-        if span is None or mark.start() < span[0]:
-            kept.append(mark)
-    return kept
-
-
-def _is_json(text: str) -> bool:
-    try:
-        loads(text)
-    except ValueError:
-        return False
-    return True
-
-
-def leftover_thinking(text: str) -> str | None:
-    """Return whether a block of thoughts in a text is "open", "closed" or "end only", None without any block."""
-    marks = [mark[1] for mark in _marks(text)]
-    if not marks:
-        return None
-    if "" not in marks:
-        return "end only"
-    return "open" if marks[-1] == "" else "closed"
-
-
-def without_thoughts(text: str) -> str:
-    """Return the text after its last closed block of thoughts and before a block that never ends."""
-    start, end = 0, None
-    for mark in _marks(text):
-        if mark[1]:
-            start, end = mark.end(), None
-        elif end is None:
-            end = mark.start()
-    return text[start:end]

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.analysis.statistics.overlap import Overlap
+from evalharness.answers.json_paths import MISSING
 from evalharness.api.checks import read_regular
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, did_you_mean
 from evalharness.api.tools import Tool, read_tools
-from evalharness.tasks.json_answers import MISSING, check_expected, matches
+from evalharness.tasks.json_answers import check_expected, matches
 from evalharness.tasks.prompt_rows import Judgement, PromptCase, PromptRow, none_in, read_rows, request_of
 from evalharness.tool_calls import ToolAnswer, ToolCall
 

@@ -10,20 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from evalharness import TextGenerationRequest, VlmGenerationRequest
+from evalharness.answers.json_answer import Answer, parse_answer
+from evalharness.answers.json_paths import MISSING, find, read_path
 from evalharness.api.errors import ConfigError
-from evalharness.tasks.json_answers import (
-    MISSING,
-    Answer,
-    check_expected,
-    find,
-    judge,
-    load_cases,
-    matches,
-    parse_answer,
-    read_path,
-    request,
-    tables,
-)
+from evalharness.tasks.json_answers import check_expected, judge, load_cases, matches, request, tables
 from tests.growth import assert_linear
 
 VALUES = st.recursive(

@@ -10,22 +10,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from evalharness.answers.json_text import balanced_end, balanced_spans, loads, tokens
+from evalharness.answers.thoughts import leftover_thinking, without_thoughts
 from evalharness.api.errors import RecordError
 from evalharness.tasks.shared import (
     Header,
-    balanced_end,
-    balanced_spans,
     find_header,
     header_line,
     header_matches,
     header_problems,
     is_header,
     json_lines,
-    leftover_thinking,
-    loads,
     read_lines,
-    tokens,
-    without_thoughts,
     write_whole,
 )
 from tests.growth import assert_linear

@@ -141,12 +141,21 @@ def _side(run: RunFile, engine: str, sheets: dict[tuple[str, str], Sheet]) -> Si
             for value in entries_of(run.get("aggregates"))
             if value.get("engine") == engine and isinstance(value.get("value"), (int, float))
         },
+        draws={
+            (str(value.get("eval")), str(value.get("test", "")), str(value.get("metric"))): (value["draws"], int(value["num_groups"]))
+            for value in entries_of(run.get("aggregates"))
+            if value.get("engine") == engine and _are_draws(value.get("draws")) and isinstance(value.get("num_groups"), int)
+        },
         directions=_directions(run, sheets),
         parts=part_texts(run),
         stopped=tuple(stopped_evals(run)),
         noise=noises_of(mapping(run.get("noise")).get("measured"), engine) if run.get("noise") else {},
         gates=tuple(gate for gate in entries_of(run.get("gates")) if gate.get("engine") == engine),
     )
+
+
+def _are_draws(draws: object) -> bool:
+    return isinstance(draws, list) and all(draw is None or isinstance(draw, (int, float)) for draw in draws)
 
 
 def _held_down(expression: str) -> str | None:

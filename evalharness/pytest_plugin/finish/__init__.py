@@ -16,6 +16,7 @@ from evalharness.analysis.gate_grammar import needs_baseline
 from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_run, num_regression_gates
 from evalharness.analysis.noise import measured_noise
 from evalharness.analysis.speed.engine_speed import engine_speeds
+from evalharness.analysis.suites import suite_aggregates
 from evalharness.api.errors import BROKEN, BaselineError, RecordError
 from evalharness.config.options import DECODING
 from evalharness.pytest_plugin._pytest_internals import import_module
@@ -99,7 +100,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     functions = _load_functions(config, records.evals, problems)
     entries = engine_entries(engines.values(), records.engine_lines)
     across = across_engines(functions, rows, entries, problems)
-    aggregates = [*aggregate_rows(functions, rows, problems), *across.aggregates]
+    aggregates = [*aggregate_rows(functions, rows, problems), *across.aggregates, *suite_aggregates(functions, rows)]
     tables = [*table_entries(functions, rows, problems), *across.tables]
     outputs, has_spot_checks = write_outputs(functions, rows, run_dir, context.run, problems)
     at_start = state.run_file_at_start
@@ -148,7 +149,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
 _OF_WORKERS = ("share_devices", "hang_timeout", "executor")
 _OF_QUESTIONS = (*DECODING, "seed", "plugin")
 """Options of evals' questions: those that score given responses have no use for them."""
-_OF_EVALS = (*_OF_QUESTIONS, "num_samples", "limit", "shard", "data")
+_OF_EVALS = (*_OF_QUESTIONS, "num_samples", "limit", "limit_first", "shard", "data")
 """Options of evals; tests without cases say themselves what they ask, and how."""
 
 
@@ -178,7 +179,7 @@ def _idle_options(
     if not evals:
         names, why = _OF_EVALS, "it concerns evals, and this run has none"
     elif rows and all((row.get("generation") or {}).get("finish_reason") == "scored" for row in rows):
-        names, why = _OF_QUESTIONS, "this run only scored given responses"
+        names, why = [name for name in _OF_QUESTIONS if name != "seed" or run.limit is None], "this run only scored given responses"
     for name in names:
         if run.origin(name) == "command line" and getattr(run, name) != ():
             yield f"--{name.replace('_', '-')} changed nothing: {why}"
@@ -202,7 +203,8 @@ def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], proble
             given = (module and module.marker) or _imported_marker(config, path)
             asked = {name: given.get(name) for name in ("aggregate", "across", "tables", "outputs")}
             data_dir = data_folder(given.get("data"), state.context.run, state.context.root)
-            loaded.append(EvalFunctions(entry["name"], path, data_dir, **asked))
+            more = {"draws": given.get("draws", 0), "suite": given.get("suite")}
+            loaded.append(EvalFunctions(entry["name"], path, data_dir, **asked, **more))
     return loaded
 
 

@@ -21,9 +21,10 @@ from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
-from evalharness.pytest_plugin.eval_module import CasesNotLoaded, EvalModule, marks_of, read_eval, takes
+from evalharness.pytest_plugin.eval_module import EvalModule, marks_of, read_eval, takes
 from evalharness.pytest_plugin.execution.units import UnitKey
 from evalharness.pytest_plugin.gate_names import gates_of, refuse_unknown_metrics
+from evalharness.pytest_plugin.loading import CasesNotLoaded
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.replay.recorded_execution import RecordedExecution, RecordedRegistry
 from evalharness.pytest_plugin.replay.trust import eval_file, project_folders

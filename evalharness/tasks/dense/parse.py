@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evalharness.answers.json_text import tokens
 from evalharness.api.json_schema import AnswerDecoder
 from evalharness.api.wording import plural
 from evalharness.tasks.dense.objects import NORM1000, TYPES, DenseObject, GeometryType, Space
-from evalharness.tasks.shared import find_header, header_line, header_matches, header_problems, tokens
+from evalharness.tasks.shared import find_header, header_line, header_matches, header_problems
 from evalharness.tasks.stage_a.schema import DOMAINS, check_domain
 
 

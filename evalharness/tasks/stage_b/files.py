@@ -25,12 +25,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from evalharness.answers.json_text import loads
 from evalharness.api.cases import OutputTarget, one_test_per_case
 from evalharness.api.checks import read_regular
 from evalharness.api.errors import ConfigError, PromptTooLong, RecordError
 from evalharness.api.wording import plural
 from evalharness.runs.schema import Row
-from evalharness.tasks.shared import loads, write_json, write_lines, write_whole
+from evalharness.tasks.shared import write_json, write_lines, write_whole
 from evalharness.tasks.stage_a.data import LABELS, Label
 from evalharness.tasks.stage_a.schema import MISSIONS
 from evalharness.tasks.stage_b.metrics import Ballot, confusion, rates

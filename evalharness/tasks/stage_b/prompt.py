@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from evalharness.answers.json_text import tokens
 from evalharness.api.errors import ConfigError
-from evalharness.tasks.shared import tokens
 from evalharness.tasks.stage_a.parse import IRRELEVANT, parse_summary
 from evalharness.tasks.stage_a.schema import CATEGORY_KEY, DISTANCE, MISSIONS, READABLE_KEY, STATS_KEY, TEXT_KEY, Domain, items_of
 from evalharness.tasks.stage_b.files import FOCUS, in_order

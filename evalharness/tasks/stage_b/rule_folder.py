@@ -28,6 +28,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from evalharness.answers.json_text import loads
 from evalharness.api.checks import read_regular
 from evalharness.api.errors import BackendError, ConfigError, RecordError
 from evalharness.api.options import GenerationOptions
@@ -37,7 +38,7 @@ from evalharness.api.wording import part_of
 from evalharness.engine.engine import Engine
 from evalharness.runs.files import lock_within
 from evalharness.runs.run_file import utc_now
-from evalharness.tasks.shared import loads, read_lines, write_json, write_lines
+from evalharness.tasks.shared import read_lines, write_json, write_lines
 from evalharness.tasks.stage_b.files import read_guidance, write_guidance
 from evalharness.tasks.stage_b.rule_search import BENCHMARKS, CANDIDATES, LOGS, Asked, RuleSearch
 

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from evalharness.answers.json_text import balanced_spans, loads
+from evalharness.answers.thoughts import leftover_thinking
 from evalharness.api.errors import ContractTypeError, ContractValueError
-from evalharness.tasks.shared import balanced_spans, leftover_thinking, loads
 from evalharness.tasks.stage_b.files import FOCUS, is_invariant
 from evalharness.tasks.stage_b.prompt import plain, signature, third_states
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from evalharness.answers.thoughts import leftover_thinking
 from evalharness.api.errors import ContractValueError
 from evalharness.api.wording import plural
-from evalharness.tasks.shared import leftover_thinking
 from evalharness.tasks.stage_a.data import LABELS, Label
 from evalharness.tasks.stage_b.prompt import plain, simplify, third_states
 

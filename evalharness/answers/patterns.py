@@ -1,0 +1,124 @@
+"""Regular expressions of users on hostile text: at once where their work is bounded, else in a process that can be stopped.
+
+Python's `re` tries one way after the other, and a pattern such as `(a+)+b` has more of them than there are atoms. How many ways there can
+be in a text of n characters follows from the pattern; nearly all patterns of evals need a few steps per character.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from evalharness.answers.bounded import BoundedFunction, OutOfBounds
+from evalharness.api.errors import ContractValueError, EvalHarnessError
+
+_parser: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+
+MAX_STEPS = 20_000_000
+"""Up to so many ways to try, about a second of work, a text is searched at once."""
+LIMIT_S = 5.0
+"""Processor time for any other search."""
+_CHARACTERS = ("LITERAL", "NOT_LITERAL", "ANY", "IN", "CATEGORY", "RANGE", "AT")
+
+
+class BoundedPattern:
+    """A compiled pattern. `ContractValueError` if it is none; searches raise `EvalHarnessError` after `LIMIT_S` of processor time."""
+
+    def __init__(self, pattern: str, flags: int = 0) -> None:
+        try:
+            self._compiled = re.compile(pattern, flags)
+            self._items = list(_parser.parse(pattern, flags))
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ContractValueError(f"{pattern!r} is not a regular expression: {error}") from None
+        self._prefix = _literal_prefix(self._items)
+
+    @property
+    def num_groups(self) -> int:
+        """The number of its groups."""
+        return self._compiled.groups
+
+    def steps(self, text: str) -> float:
+        """Return an upper bound of the ways to try in a text, infinity where there is none."""
+        starts = len(text) + 1
+        if self._prefix and not self._compiled.flags & re.IGNORECASE:
+            starts = text.count(self._prefix)
+        elif self._prefix and text.isascii():  # beyond ASCII two characters may be one letter
+            starts = text.lower().count(self._prefix.lower())
+        return len(text) + starts * _ways(self._items, len(text), is_last=True)
+
+    def matches(self, text: str) -> list[str | tuple[str, ...]]:
+        """Return what `findall` does: the matches, or their groups."""
+        found: list[Any] = self._run("findall", text)
+        return [tuple(match) if isinstance(match, list) else match for match in found]
+
+    def remove(self, text: str) -> str:
+        """Return the text without what matches."""
+        removed: str = self._run("sub", "", text)
+        return removed
+
+    def _run(self, method: str, *arguments: str) -> Any:
+        if self.steps(arguments[-1]) <= MAX_STEPS:
+            return getattr(self._compiled, method)(*arguments)
+        try:
+            return _elsewhere(self._compiled.pattern, self._compiled.flags, method, *arguments)
+        except OutOfBounds as bounds:
+            raise EvalHarnessError(
+                f"the pattern {self._compiled.pattern!r} was given up on a text of {len(arguments[-1])} characters: it took {bounds}; "
+                "write it without repeats within or beside repeats that match the same characters"
+            ) from None
+
+
+@cache
+def pattern(text: str, flags: int = 0) -> BoundedPattern:
+    """Return the pattern of a text, compiled once."""
+    return BoundedPattern(text, flags)
+
+
+def run_pattern(text: str, flags: int, method: str, *arguments: str) -> Any:
+    """Return what a method of the pattern gives: runs in the other process."""
+    return getattr(re.compile(text, flags), method)(*arguments)
+
+
+_elsewhere = BoundedFunction(f"{__name__}:{run_pattern.__name__}", limit_s=LIMIT_S)
+
+
+def _literal_prefix(items: Iterable[Any]) -> str:
+    prefix = ""
+    for kind, value in items:
+        if str(kind) != "LITERAL":
+            break
+        prefix += chr(value)
+    return prefix
+
+
+def _ways(items: Iterable[Any], length: int, *, is_last: bool) -> float:
+    """Return how many ways there are to match a sequence from one start; behind a last repeat nothing fails, so none is tried twice."""
+    items, ways = list(items), 1.0
+    for place, (kind, value) in enumerate(items):
+        ways *= _ways_of(str(kind), value, length, is_last and place == len(items) - 1)
+    return ways
+
+
+def _ways_of(kind: str, value: Any, length: int, is_last: bool) -> float:
+    if kind in _CHARACTERS or kind in ("FAILURE", "GROUPREF"):
+        return float(length) if kind == "GROUPREF" else 1.0
+    if kind == "SUBPATTERN":
+        return _ways(value[-1], length, is_last=is_last)
+    if kind in ("BRANCH", "GROUPREF_EXISTS"):
+        branches = value[1] if kind == "BRANCH" else [branch for branch in value[1:] if branch is not None]
+        return sum(_ways(branch, length, is_last=is_last) for branch in branches) + (kind != "BRANCH")
+    if kind in ("ASSERT", "ASSERT_NOT"):
+        return _ways(value[1], length, is_last=False)
+    if kind in ("MAX_REPEAT", "MIN_REPEAT"):
+        low, high, body = value
+        shortest, longest = body.getwidth()
+        times, inner = min(int(high), length) - min(int(low), length), _ways(body, length, is_last=False)
+        if inner == 1 and shortest == longest:
+            return 1.0 if is_last and kind == "MAX_REPEAT" else 1.0 + times
+        return math.inf if int(high) > 8 or shortest == 0 else (1 + inner) ** int(high)
+    return math.inf  # a kind of a newer Python

@@ -1,0 +1,111 @@
+"""Patterns of users on hostile texts: bounded, and elsewhere equal to `re`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from evalharness.answers.bounded import BoundedFunction, OutOfBounds
+from evalharness.answers.patterns import MAX_STEPS, BoundedPattern
+from evalharness.api.errors import EvalHarnessError
+
+LONG = 40_000
+"""Characters of a long answer."""
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"#### (\-?[0-9\.\,]+)",
+        r"(-?[$0-9.,]{2,})|(-?[0-9]+)",
+        r"(?i)answer is \(?([A-J])\)?",
+        r"\$",
+        r"\.$",
+        r"\\boxed\{(.*)\}",
+        r"\b(yes|no)\b",
+        r"(?<=is )\w+",
+    ],
+)
+def test_usual_patterns_run_at_once_on_long_texts(pattern: str) -> None:
+    assert BoundedPattern(pattern).steps("the answer is 1 " * (LONG // 16)) <= MAX_STEPS
+
+
+@pytest.mark.parametrize("pattern", [r"(a+)+b", r"(a|a)*b", r"(a*)*", r"a*a*a*a*b", r"(?:a?){20}b", r"(x+x+)+y", r"(.*)\1b"])
+def test_patterns_with_many_ways_are_no_danger(pattern: str) -> None:
+    assert BoundedPattern(pattern).steps("a" * LONG) > MAX_STEPS
+
+
+def test_a_search_that_would_never_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded = BoundedFunction("evalharness.answers.patterns:run_pattern", limit_s=0.2)
+    monkeypatch.setattr("evalharness.answers.patterns._elsewhere", bounded)
+    pattern = BoundedPattern("(a+)+b")
+    with pytest.raises(
+        EvalHarnessError, match=r"the pattern '\(a\+\)\+b' was given up on a text of 60 characters: it took more than 0.2 s"
+    ):
+        pattern.matches("a" * 60)
+    text = "caab" * 1000
+    assert pattern.matches(text) == re.findall("(a+)+b", text)  # the next call has a process of its own
+    assert BoundedPattern(r"(a+)+(b)").matches(text) == re.findall("(a+)+(b)", text)
+    assert BoundedPattern("(a+)+").remove(text) == re.sub("(a+)+", "", text)
+
+
+def loop() -> None:
+    while True:
+        pass
+
+
+def print_and_return(value: object) -> object:
+    print("noise")
+    return value
+
+
+def use_memory() -> int:
+    return len(bytearray(64 << 30))
+
+
+def test_a_bounded_function_may_be_called_by_any_thread_and_leaves_signals_alone() -> None:
+    function = BoundedFunction(f"{__name__}:print_and_return", limit_s=5)
+    before = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    replies: list[object] = []
+    threads = [threading.Thread(target=lambda place=place: replies.append(function([place, "é\ud800"]))) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(replies, key=str) == [[place, "é\ud800"] for place in range(4)]
+    assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[0] > 0) == before
+
+
+def test_a_bounded_function_ends_with_its_bounds() -> None:
+    with pytest.raises(OutOfBounds, match="more than 0.2 s of processor time"):
+        BoundedFunction(f"{__name__}:loop", limit_s=0.2)()
+    with pytest.raises(OutOfBounds, match="more than 4 GiB of memory"):
+        BoundedFunction(f"{__name__}:use_memory", limit_s=5)()
+    with pytest.raises(EvalHarnessError, match="ModuleNotFoundError: No module named 'absent'"):
+        BoundedFunction("absent:it", limit_s=5)()
+
+
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave() -> None:
+    os._exit(3)
+
+
+def test_a_process_that_breaks_is_told_from_one_that_took_too_much() -> None:
+    with pytest.raises(OutOfBounds, match=r"its process down \(signal 11\)"):
+        BoundedFunction(f"{__name__}:crash", limit_s=5)()
+    with pytest.raises(EvalHarnessError, match="ended with code 3 before it answered"):
+        BoundedFunction(f"{__name__}:leave", limit_s=5)()
+
+
+def test_the_working_folder_is_not_imported_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('code of a stranger')\n")
+    monkeypatch.chdir(tmp_path)
+    assert BoundedFunction(f"{__name__}:print_and_return", limit_s=5)(1) == 1
