@@ -14,6 +14,7 @@ from evalharness.analysis.comparison.sheets import CaseLine, Side, score_of
 from evalharness.analysis.gate_grammar import Gate
 from evalharness.analysis.gates import confidence_of, shortfall
 from evalharness.analysis.slice_gates import slice_of, slices_text, together
+from evalharness.analysis.statistics.aggregates import differences, interval_of
 from evalharness.analysis.statistics.noise import Noise, floor_of
 from evalharness.analysis.statistics.paired import PairedChange, paired_changes
 from evalharness.api.errors import EvalHarnessError, did_you_mean
@@ -34,8 +35,8 @@ def judge_change(gate: Gate, base: Side, candidate: Side, aggregates: Mapping[st
     number = len(sheet.cases)
     if key not in base.sheets:
         return _without_value(gate, number, base, f"{base.label} has no {key[0]}::{key[1]}")
-    if gate.metric in aggregates and not gate.tag and not gate.end:
-        return _of_aggregate(gate, base, aggregates[gate.metric], key, number)
+    if gate.metric in aggregates and not gate.tag:
+        return _of_aggregate(gate, base, candidate, aggregates[gate.metric], key)
     try:
         check_comparable(base, candidate, anyway=anyway, go_on="accept it anyway with --accept-changes")
     except EvalHarnessError as error:
@@ -77,12 +78,25 @@ def _filled(gate: Gate, value: float | None, number: int, reason: str) -> GateVe
     }
 
 
-def _of_aggregate(gate: Gate, base: Side, now: float, key: tuple[str, str], number: int) -> GateVerdict:
-    before = base.aggregates.get((*key, gate.metric))
+def _of_aggregate(gate: Gate, base: Side, candidate: Side, now: float, key: tuple[str, str]) -> GateVerdict:
+    before, number = base.aggregates.get((*key, gate.metric)), len(candidate.sheets[key].cases)
     if before is None:
         return _without_value(gate, number, base, f"{base.label} has no value of the aggregate {gate.metric!r}; name a run as the baseline")
-    value = round(before - now if gate.change == "drop" else now - before, _DECIMALS)
-    reason = "" if gate.holds(value) else f"{shortfall(gate, value)}: {number_text(before)} → {number_text(now)}"
+    sign = -1 if gate.change == "drop" else 1
+    value: float | None = round(sign * (now - before), _DECIMALS) + 0.0
+    if gate.end:
+        place = (*key, gate.metric)
+        (drawn_before, groups), (drawn_now, others) = (side.draws.get(place, ([], 0)) for side in (base, candidate))
+        is_drawn = bool(drawn_before) and len(drawn_before) == len(drawn_now)
+        found = interval_of(now - before, differences(drawn_before, drawn_now), min(groups, others)) if is_drawn else None
+        value = None if found is None else sorted(sign * end for end in found)[gate.end == "high"]
+    moved = f"{number_text(before)} → {number_text(now)}"
+    if value is None:
+        return _without_value(
+            gate, number, base, f"{moved}, but the difference has no interval: both runs need draws=400 in the eval's marker"
+        )
+    what = f"{gate.end} end of the interval " if gate.end else ""
+    reason = "" if gate.holds(value) else f"{what}{shortfall(gate, value)}: {moved}"
     return {**_filled(gate, value, number, reason), "baseline": base.label}
 
 

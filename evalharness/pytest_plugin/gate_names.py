@@ -40,10 +40,10 @@ def refuse_unknown_metrics(metafunc: pytest.Metafunc, marker: Mapping[str, Any],
 
 
 def _on_scores(marker: Mapping[str, Any], gates: Iterable[Gate | RegressionGate]) -> list[Gate]:
-    """Return the gates on scores; where a function of the eval may add metrics, those on slices, intervals and single values."""
+    """Return the gates on scores; where a function of the eval may add metrics, those on slices and single values."""
     adds = any(marker.get(key) is not None for key in _ADDS_METRICS)
     on_scores = [gate for gate in gates if isinstance(gate, Gate) and gate.metric not in (RATES if gate.change else EVERYWHERE)]
-    return [gate for gate in on_scores if not adds or gate.tag or gate.end or gate.statistic]
+    return [gate for gate in on_scores if not adds or gate.tag or gate.statistic]
 
 
 class FirstScores:

@@ -17,8 +17,8 @@ BEFORE = [1.0] * 60 + [0.0] * 40
 AFTER = [1.0] * 54 + [0.0] * 46
 
 
-def verdict(expression: str, base: Path, rows: list[Any], aggregates: dict[str, float] | None = None, **run: Any) -> GateVerdict:
-    now: Any = {"run_id": "now", "engines": [{**ENGINE, "fingerprint": "f2"}], "versions": {"evalharness": "1"}, **run}
+def verdict(expression: str, base: Path, rows: list[Any], aggregates: dict[str, float] | None = None, run: Any = None) -> GateVerdict:
+    now: Any = {"run_id": "now", "engines": [{**ENGINE, "fingerprint": "f2"}], "versions": {"evalharness": "1"}, **(run or {})}
     return RegressionJudge(base, now)(parse_gate(expression), ENGINE["id"], rows, None, aggregates or {})
 
 
@@ -79,6 +79,19 @@ def test_an_aggregate_is_compared_with_that_of_a_run(tmp_path: Path) -> None:
     assert (found["passed"], found["reason"]) == (False, "0.100, needs ≤ 0.05: 0.900 → 0.800")
     write_baseline(read_side(str(base)), tmp_path / "b.json")
     assert verdict("drop(macro) <= 0.05", tmp_path / "b.json", cases(AFTER), {"macro": 0.88})["passed"]
+
+
+def test_its_difference_has_an_interval_where_both_runs_have_draws(tmp_path: Path) -> None:
+    place = {"eval": "stage_a", "test": "test_summary", "engine": ENGINE["id"], "metric": "macro", "num_groups": 100}
+    drawn = [0.9 + step / 1000 for step in range(-20, 21)]
+    base = run_dir(tmp_path / "base", cases(BEFORE), aggregates=[{**place, "value": 0.9, "draws": drawn}])
+    now = [{**place, "value": 0.8, "draws": [value * 1.5 - 0.55 for value in drawn]}]
+    run = {"run": {"aggregates": now}}
+    found = {end: verdict(f"{end}(drop(macro)) <= 0.1", base, cases(AFTER), {"macro": 0.8}, **run) for end in ("low", "high")}
+    assert found["low"]["passed"]
+    assert found["high"]["reason"].startswith("high end of the interval 0.1")
+    alone = verdict("low(drop(macro)) <= 0.1", base, cases(AFTER), {"macro": 0.8})
+    assert alone["reason"] == "0.900 → 0.800, but the difference has no interval: both runs need draws=400 in the eval's marker"
 
 
 def all_verdicts(*gates: str, **known: Any) -> list[GateVerdict]:

@@ -108,7 +108,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     noise = measured_noise(rows, list(records.repeats.values()))
     if baseline is not None:
         path = Path(baseline["path"]) if baseline["path"] else None
-        facts: RunFile = {**at_start, "engines": entries, "evals": eval_entries(records, rows)}
+        facts: RunFile = {**at_start, "engines": entries, "evals": eval_entries(records, rows), "aggregates": aggregates}
         if noise:
             facts["noise"] = noise
         num_gates = num_regression_gates(records.evals, rows)
