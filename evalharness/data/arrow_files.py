@@ -9,6 +9,7 @@ import bisect
 import datetime
 import decimal
 import itertools
+import json
 import tempfile
 import threading
 import uuid
@@ -73,6 +74,16 @@ def _has_bytes(kind: pa.DataType) -> bool:
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or str(kind) == "binary_view":
         return True
     return any(_has_bytes(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _from_json(value: Any, kind: pa.DataType) -> Any:
+    """Return a value with its parts of the type `arrow.json` read; `datasets` writes objects of differing keys so."""
+    if value is None or getattr(kind, "extension_name", "") != "arrow.json":
+        inner = [kind.field(i).type for i in range(kind.num_fields)]
+        if isinstance(value, list):
+            return [_from_json(each, inner[0]) for each in value]
+        return {key: _from_json(each, kind.field(key).type) for key, each in value.items()} if isinstance(value, dict) else value
+    return json.loads(value)
 
 
 def _stays(kind: pa.DataType) -> bool:
@@ -207,7 +218,10 @@ class _ArrowRows:
             if name in self._binary:
                 values[name] = [self._stored(name, place, light) for place, light in enumerate(column, start)]
             else:
-                values[name] = column if _stays(table.schema.field(name).type) else [_plain(value) for value in column]
+                kind = table.schema.field(name).type
+                if "extension<arrow.json>" in str(kind):
+                    column = [_from_json(value, kind) for value in column]
+                values[name] = column if _stays(kind) else [_plain(value) for value in column]
         return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)] if values else [{}] * num
 
     def _stored(self, column: str, place: int, light: Any) -> Any:
