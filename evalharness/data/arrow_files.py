@@ -143,6 +143,8 @@ class _ArrowRows:
             self._binary = [field.name for field in self.schema if _has_bytes(field.type)]
         except _errors() as error:
             raise self._unreadable(error) from error
+        if twice := [column for column, count in Counter(self.schema.names).items() if count > 1]:
+            raise ConfigError(f"{name} has {', '.join(map(repr, twice))} more than once; give each column its own name")
         self._parts: dict[tuple[str, ...], list[Part]] = {}
 
     def _open(self) -> tuple[pa.Schema, int]:
