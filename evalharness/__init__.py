@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         VlmPreprocessOptions as VlmPreprocessOptions,
     )
     from evalharness.api.requests import (
+        CompletionRequest as CompletionRequest,
         FinishReason as FinishReason,
         GenerationFailure as GenerationFailure,
         GenerationResult as GenerationResult,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from evalharness.engine.build import build_engine as build_engine, build_engine_around as build_engine_around
     from evalharness.engine.engine import Engine as Engine, EngineWarning as EngineWarning
     from evalharness.report.flat_table import samples_frame as samples_frame
+    from evalharness.report.notebook import open_run as open_run
 
 
 _HOMES = {
@@ -44,13 +46,15 @@ _HOMES = {
         "VllmEngineOptions", "VlmPreprocessOptions",
     ),
     "evalharness.api.requests": (
-        "FinishReason", "GenerationFailure", "GenerationResult", "TextGenerationRequest", "TokenGenerationRequest", "VlmGenerationRequest",
+        "CompletionRequest", "FinishReason", "GenerationFailure", "GenerationResult", "TextGenerationRequest", "TokenGenerationRequest",
+        "VlmGenerationRequest",
     ),
     "evalharness.api.scoring": ("ResponseLogits", "ResponseScores", "ScoringRequest"),
     "evalharness.api.structured_output": ("StructuredOutput",),
     "evalharness.engine.build": ("build_engine", "build_engine_around"),
     "evalharness.engine.engine": ("Engine", "EngineWarning"),
     "evalharness.report.flat_table": ("samples_frame",),
+    "evalharness.report.notebook": ("open_run",),
 }  # fmt: skip
 __all__ = [name for names in _HOMES.values() for name in names]
 

@@ -47,6 +47,10 @@ class EvalFunctions:
     across: Callable[[Mapping[str, Sequence[Row]], Mapping[str, EngineEntry]], Mapping[str, Mapping[str, float]]] | None
     tables: Callable[[Sequence[Row]], Mapping[str, Table]] | None
     outputs: Callable[[Sequence[Row], OutputTarget], object] | None
+    draws: int = 0
+    """How often `aggregate` is called on cases drawn anew, for intervals."""
+    suite: str | None = None
+    """The group of evals that it is averaged with."""
 
 
 def rows_by_engine(rows: Iterable[Row], name: str) -> dict[str, list[Row]]:
@@ -78,8 +82,30 @@ def aggregate_rows(evals: Iterable[EvalFunctions], rows: Sequence[Row], problems
             assert functions.aggregate is not None
             where = f"{functions.path}: aggregate for {test} on {engine}"
             with noting_failure(where, problems):
-                values += _metric_entries(functions.aggregate(judged), functions.name, test, engine, where, problems)
+                entries = list(_metric_entries(functions.aggregate(judged), functions.name, test, engine, where, problems))
+                values += entries  # whatever becomes of the draws
+                if functions.draws:
+                    _add_intervals(entries, judged, functions.aggregate, functions.draws)
     return values
+
+
+def _add_intervals(
+    entries: Sequence[Aggregate], rows: Sequence[Row], aggregate: Callable[[Sequence[Row]], Mapping[str, float]], num_draws: int
+) -> None:
+    """Add intervals to the metrics of these rows."""
+    from evalharness.analysis.statistics.aggregates import draws_of, interval_of, num_groups  # loads numpy
+
+    def metrics_of(drawn: list[Row]) -> Mapping[str, float | None]:
+        return {str(name): _finite(value) for name, value in aggregate(list(map(_given, drawn))).items()}
+
+    draws, groups = draws_of(rows, metrics_of, num_draws), num_groups(rows)
+    for entry in entries:
+        drawn = draws.get(entry["metric"], [])
+        entry["draws"] = [None if value is None else float(f"{value:.6g}") for value in drawn]
+        entry["num_groups"] = groups
+        interval = interval_of(entry["value"], drawn, groups)
+        if interval is not None:
+            entry["low"], entry["high"] = interval
 
 
 def _metric_entries(

@@ -13,18 +13,18 @@ import hashlib
 import os
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
-from evalharness.api.errors import BackendError, ImageError
+from evalharness.api.errors import BackendError, ConfigError, ImageError
 
 if TYPE_CHECKING:
     from PIL import Image
 
-ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
+ImageSource: TypeAlias = "str | os.PathLike[str] | bytes | StoredBytes | Image.Image"
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """The formats that are opened, by Pillow's names; a phone's MPO is a JPEG to it."""
@@ -43,6 +43,26 @@ ORIENTATION_TAG = 0x0112
 PNG_SIGNATURE_BYTES = 8
 MAX_EXIF_BYTES = 1 << 20
 """Of a PNG's eXIf chunk; a JPEG's has 64 KiB at most."""
+
+
+class StoredBytes:
+    """Bytes inside another file, such as an image in a row of a Parquet file: read anew each time they are used.
+
+    `name` says in messages where they are; `path` is what the row calls them, "" where it gives no name.
+    """
+
+    def __init__(self, name: str, read: Callable[[], bytes], path: str = "") -> None:
+        self.name, self._read, self.path = name, read, path
+
+    def read(self) -> bytes:
+        """Return the bytes; raises `ImageError` where there are none, `OSError` if the machine cannot read the file around them."""
+        try:
+            return self._read()
+        except ConfigError as error:
+            raise ImageError(str(error)) from error
+
+    def __repr__(self) -> str:
+        return f"<bytes of {self.name}>"
 
 
 class MadeImage(bytes):
@@ -126,12 +146,17 @@ def _name(source: object) -> str:
         return str(source)
     if isinstance(source, bytes):
         return f"image of {len(source)} bytes"
-    return "PIL image"
+    return source.name if isinstance(source, StoredBytes) else "PIL image"
 
 
 @contextmanager
 def _stream(source: ImageSource, name: str) -> Iterator[IO[bytes]]:
     """Open the source's bytes and close them again."""
+    if isinstance(source, StoredBytes):
+        try:
+            source = source.read()
+        except OSError as error:
+            raise _unreadable(name, error) from error
     if isinstance(source, bytes):
         with BytesIO(source) as stream:
             yield stream

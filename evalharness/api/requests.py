@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from evalharness.api import errors
-from evalharness.api.checks import check_boolean, check_sequence, check_token_ids, excerpt, named_arguments, shown
+from evalharness.api.checks import check_boolean, check_sequence, check_text, check_token_ids, excerpt, named_arguments, shown
 from evalharness.api.options import LogprobsKind
 from evalharness.api.thinking import Thinking
 from evalharness.api.tools import Tool, read_tools
@@ -30,14 +30,19 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool", "scored"]
 class TextGenerationRequest:
     """One chat without images. An empty list is accepted here and gives this request a `TemplateError`.
 
-    `tools` are the tools that the model may call: passed to the chat template, or described in the system message.
+    `tools` are the tools that the model may call: passed to the chat template, or described in the system message. `prefill` is how the
+    model's answer begins: it goes on from there, and its result has only what it adds. `shots` are the ids of worked examples among the
+    messages, for the record.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Tool | Mapping[str, Any]] = ()
+    prefill: str = ""
+    shots: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)
+        _check_start(self)
         object.__setattr__(self, "tools", read_tools(self.tools))
 
 
@@ -48,16 +53,20 @@ class VlmGenerationRequest:
 
     SOURCE is a path, bytes or a PIL image. A part without a source takes the next of `images`, which must all be used.
     Images are opened just before their request runs, and released after it; their sizes, SHA-256 and paths are recorded.
-    With `verify`, so are each image's patch grid and the expected and actual number of image tokens. `tools`: as for text.
+    With `verify`, so are each image's patch grid and the expected and actual number of image tokens. `tools`, `prefill`, `shots`: as for
+    text.
     """
 
     messages: Sequence[Mapping[str, Any]]
     images: Sequence[Any] = ()
     verify: bool = False
     tools: Sequence[Tool | Mapping[str, Any]] = ()
+    prefill: str = ""
+    shots: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)
+        _check_start(self)
         check_sequence("request.images", self.images, "image sources")
         check_boolean("request.verify", self.verify)
         object.__setattr__(self, "tools", read_tools(self.tools))
@@ -78,6 +87,38 @@ class TokenGenerationRequest:
         check_sequence("request.prompt_token_ids", self.prompt_token_ids, "ints")
         check_token_ids("request.prompt_token_ids", self.prompt_token_ids)
         object.__setattr__(self, "prompt_token_ids", tuple(self.prompt_token_ids))
+
+
+@named_arguments(text="prompt", messages="TextGenerationRequest(messages)")
+@dataclass(frozen=True)
+class CompletionRequest:
+    """One text that the model continues: no chat template, for base models. The tokenizer's own beginning (BOS) stands before it, no end.
+
+    Special tokens in the text (`<|im_end|>` in data) stay text, unless `special_tokens`. `shots`: ids of worked examples in it.
+    """
+
+    prompt: str
+    special_tokens: bool = False
+    shots: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_text("request.prompt", self.prompt)
+        check_boolean("request.special_tokens", self.special_tokens)
+        _check_shots(self)
+
+
+def _check_start(request: TextGenerationRequest | VlmGenerationRequest) -> None:
+    check_text("request.prefill", request.prefill)
+    _check_shots(request)
+
+
+def _check_shots(request: TextGenerationRequest | VlmGenerationRequest | CompletionRequest) -> None:
+    if request.shots == ():
+        return
+    check_sequence("request.shots", request.shots, "ids of worked examples")
+    for position, shot in enumerate(request.shots):
+        check_text(f"request.shots[{position}]", shot)
+    object.__setattr__(request, "shots", tuple(request.shots))
 
 
 def _check_messages(messages: Sequence[object]) -> None:
@@ -109,7 +150,8 @@ class GenerationResult:
     `finish_reason` "scored": nothing was generated; texts and ids are those of a given response (`ScoringRequest`). `cached`: the answer
     comes from the cache. `exact_ids` False: a server returned text only, and `token_ids` are the text's, not the generated ones.
     `thinking`: thought and answer of a model with thinking on; `answer` is the text without the thought. `num_bytes_scored`: UTF-8 bytes
-    of a given response without its first tokens that have no value; None for generated texts.
+    of a given response without its first tokens that have no value; None for generated texts. `shots`, `prefill`, `join`: as the
+    request has them.
     """
 
     text: str
@@ -134,6 +176,9 @@ class GenerationResult:
     entropies: tuple[float | None, ...] | None = None
     thinking: Thinking | None = None
     num_bytes_scored: int | None = None
+    shots: tuple[str, ...] = ()
+    prefill: str = ""
+    join: Literal["ids", "text"] = "ids"
 
     def __repr__(self) -> str:
         return f"Generation({excerpt(self.text, _SHOWN_CHARS)!r})"
@@ -159,6 +204,10 @@ class GenerationResult:
         values["ignored_options"] = list(self.ignored_options)
         values["images"] = [dict(image) for image in self.images]
         values["thinking"] = None if self.thinking is None else self.thinking.to_json()
+        values["shots"] = list(self.shots)
+        for name, usual in _LEFT_OUT:
+            if values[name] == usual:
+                del values[name]
         return values
 
     @classmethod
@@ -166,7 +215,7 @@ class GenerationResult:
         """Return the result that `to_json` wrote; keys of newer versions are ignored."""
         names = {f.name for f in fields(cls)}
         known = {key: value for key, value in values.items() if key in names}
-        for name in ("token_ids", "ignored_options", "images"):
+        for name in ("token_ids", "ignored_options", "images", "shots"):
             known[name] = tuple(known.get(name) or ())
         for name in ("logprobs", "entropies"):
             if known.get(name) is not None:
@@ -174,6 +223,10 @@ class GenerationResult:
         if known.get("thinking") is not None:
             known["thinking"] = Thinking.from_json(known["thinking"])
         return cls(**known)
+
+
+_LEFT_OUT: tuple[tuple[str, Any], ...] = (("shots", []), ("prefill", ""), ("join", "ids"))
+"""Fields that few results have otherwise: not in their JSON."""
 
 
 def _json_numbers(values: Sequence[float | None] | None) -> list[float | str | None] | None:
@@ -203,7 +256,7 @@ class GenerationFailure:
         return cls("invalid" if kind == "invalid" else "error", problem, known[cause](problem) if cause in known else None)
 
 
-Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | TokenGenerationRequest | ScoringRequest"
+Request: TypeAlias = "TextGenerationRequest | VlmGenerationRequest | CompletionRequest | TokenGenerationRequest | ScoringRequest"
 """What an engine can be asked."""
 Outcome: TypeAlias = "GenerationResult | GenerationFailure"
 """What becomes of a request."""
@@ -213,7 +266,7 @@ def check_requests(requests: Any) -> None:
     """Raise `ContractTypeError` unless these are requests, in a sequence."""
     from evalharness.api.scoring import ScoringRequest
 
-    kinds = (TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest, ScoringRequest)
+    kinds = (TextGenerationRequest, VlmGenerationRequest, CompletionRequest, TokenGenerationRequest, ScoringRequest)
     names = f"{', '.join(kind.__name__ for kind in kinds[:-1])} or {kinds[-1].__name__}"
     if isinstance(requests, kinds):
         raise errors.ContractTypeError(f"requests must be a list, got one {type(requests).__name__}; did you mean [request]?")
@@ -221,7 +274,7 @@ def check_requests(requests: Any) -> None:
     for position, request in enumerate(requests):
         if not isinstance(request, kinds):
             got = f"requests[{position}] must be a {names}, got {shown(request)} ({type(request).__name__})"
-            raise errors.ContractTypeError(f"{got}; a text is TextGenerationRequest([{{'role': 'user', 'content': …}}])")
+            raise errors.ContractTypeError(f"{got}; a text is CompletionRequest(…) or TextGenerationRequest([{{'role': …, 'content': …}}])")
 
 
 def nothing_ran(refused: Mapping[int, errors.RequestError], num_requests: int) -> errors.RequestsFailed:

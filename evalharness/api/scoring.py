@@ -3,7 +3,7 @@
     engine.get_logprobs(prompts, responses).values  # [batch, response]
     ScoringRequest(TextGenerationRequest(messages), "Paris")  # in an eval, in place of a request that generates
 
-Prompt and response are joined as token ids, never as texts, so that no token spans both.
+Prompt and response are joined as token ids, so that no token spans both; `join="text"` joins them as lm-evaluation-harness does.
 """
 
 from __future__ import annotations
@@ -13,12 +13,20 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from evalharness.api.checks import check_boolean, check_sequence, check_token_ids
-from evalharness.api.errors import ContractTypeError
-from evalharness.api.requests import GenerationResult, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.api.errors import ContractTypeError, ContractValueError
+from evalharness.api.requests import (
+    CompletionRequest,
+    GenerationResult,
+    TextGenerationRequest,
+    TokenGenerationRequest,
+    VlmGenerationRequest,
+)
 
 Chat: TypeAlias = "TextGenerationRequest | VlmGenerationRequest"
 TokenIds: TypeAlias = "str | Sequence[int]"
 """A text, to be tokenised, or token ids."""
+Context: TypeAlias = "Chat | CompletionRequest | TokenIds"
+"""What stands before a response."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +37,37 @@ class ScoringRequest:
     used unchanged. `response`: a text or token ids. `ends`: score the end-of-sequence token too (the checkpoint's first, or
     `GenerationOptions.eos_token_id`). Only the options `logprobs_kind` and `entropies` apply, and for "processed" those that shape the
     distribution.
+
+    `join`: "ids", or "text" for two texts (or a chat and a text) that are tokenised as one. Spaces at the prompt's end then belong to the
+    response, the prompt's ids are those of the rest, and the response's are the ids behind as many of the whole. Before an empty prompt
+    stands the tokenizer's BOS or else its EOS. The numbers are those of lm-evaluation-harness.
+
+    `rolling`, of an empty prompt with `join="text"`: a response of more tokens than this, or for True than the context has room for (two
+    fewer than its length), is scored in windows: each token once, behind the token before its window, those of the last behind as many as
+    fit. The numbers are those of lm-evaluation-harness with `max_length` of so many tokens.
     """
 
-    prompt: Chat | TokenGenerationRequest | TokenIds
+    prompt: Chat | CompletionRequest | TokenGenerationRequest | TokenIds
     response: TokenIds
     ends: bool = False
+    join: Literal["ids", "text"] = "ids"
+    rolling: bool | int = False
 
     def __post_init__(self) -> None:
         if isinstance(self.prompt, TokenGenerationRequest):
             object.__setattr__(self, "prompt", tuple(self.prompt.prompt_token_ids))
-        elif not isinstance(self.prompt, (TextGenerationRequest, VlmGenerationRequest)):
+        elif not isinstance(self.prompt, (TextGenerationRequest, VlmGenerationRequest, CompletionRequest)):
             object.__setattr__(self, "prompt", _text_or_ids("scoring.prompt", self.prompt))
         object.__setattr__(self, "response", _text_or_ids("scoring.response", self.response))
         check_boolean("scoring.ends", self.ends)
+        if self.join not in ("ids", "text"):
+            raise ContractValueError(f"scoring.join must be 'ids' or 'text', got {self.join!r}")
+        if self.join == "text" and (isinstance(self.prompt, tuple) or not isinstance(self.response, str)):
+            raise ContractValueError("scoring.join='text' joins texts; give prompt and response as texts, or join='ids'")
+        if not isinstance(self.rolling, int) or self.rolling < 0:
+            raise ContractValueError(f"scoring.rolling must be True, False or a number of tokens, got {self.rolling!r}")
+        if self.rolling and (self.prompt != "" or self.join != "text"):
+            raise ContractValueError("scoring.rolling is for a text alone: give prompt='' and join='text'")
 
 
 def _text_or_ids(path: str, value: TokenIds) -> str | tuple[int, ...]:
@@ -56,6 +82,11 @@ def chat_of(request: Any) -> Chat | None:
     """Return the chat of a request or scoring request, None if its prompt is a bare text or ids."""
     prompt = request.prompt if isinstance(request, ScoringRequest) else request
     return prompt if isinstance(prompt, (TextGenerationRequest, VlmGenerationRequest)) else None
+
+
+def shots_of(request: Any) -> tuple[str, ...]:
+    """Return the ids of the worked examples in a request, or in the prompt of a scoring request."""
+    return tuple(getattr(request.prompt if isinstance(request, ScoringRequest) else request, "shots", ()))
 
 
 @dataclass(frozen=True)

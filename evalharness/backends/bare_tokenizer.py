@@ -40,7 +40,8 @@ class BareTokenizer:
         self._named = {name: text for name in _NAMED_TOKENS if (text := _content(config.get(name))) is not None}
         self._add_missing_tokens(config)
         self.eos_token, self.pad_token = self._named.get("eos_token"), self._named.get("pad_token")
-        self.eos_token_id, self.bos_token_id = (self._id_of(self._named.get(name)) for name in ("eos_token", "bos_token"))
+        names = ("eos_token", "bos_token", "unk_token")
+        self.eos_token_id, self.bos_token_id, self.unk_token_id = (self._id_of(self._named.get(name)) for name in names)
         self.chat_template = _chat_template(folder, config)
         self._templates: dict[str, Any] = {}
         model = read_json(folder / "config.json") or {}
@@ -66,8 +67,9 @@ class BareTokenizer:
         """Return the number of ids, added tokens included."""
         return self._tokenizer.get_vocab_size()
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text."""
+    def encode(self, text: str, add_special_tokens: bool = True, *, split_special_tokens: bool = False) -> list[int]:
+        """Return the ids of a text; `split_special_tokens`: what is written like a special token is text."""
+        self._tokenizer.encode_special_tokens = split_special_tokens
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False) -> str:
@@ -77,6 +79,11 @@ class BareTokenizer:
     def convert_ids_to_tokens(self, token_id: int) -> str | None:
         """Return how the vocabulary writes an id."""
         return self._tokenizer.id_to_token(token_id)
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """Ids of the special tokens."""
+        return [token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special]
 
     def get_added_vocab(self) -> dict[str, int]:
         """Return the ids of the tokens that were added to the vocabulary."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 
 from evalharness.api.errors import BackendError, PromptTooLong, RequestError
 from evalharness.api.hooks import GenerationPlugin
-from evalharness.api.requests import GenerationFailure
+from evalharness.api.requests import CompletionRequest, GenerationFailure
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -143,6 +143,7 @@ class Prompt:
     images early. `chat`: of a prompt with images, what it was rendered from. `given_as_ids`: `token_ids` are what was asked,
     and `text` is only what they decode to. `response_ids`: a given response, whose log-probabilities are asked for; nothing is
     generated then, and `num_tokens` does not count it.
+    `bare`: of a bare text, what was asked; `text` is then without the tokenizer's beginning, which `token_ids` have.
     `draft_ids`: what the answer will probably be, for backends that check many tokens at once; it never changes the answer.
     """
 
@@ -156,6 +157,7 @@ class Prompt:
     given_as_ids: bool = False
     response_ids: tuple[int, ...] | None = None
     draft_ids: tuple[int, ...] = ()
+    bare: CompletionRequest | None = None
 
     @property
     def has_images(self) -> bool:

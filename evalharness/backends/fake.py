@@ -75,6 +75,7 @@ class FakeTokenizer:
 
     chat_template = _TEMPLATE
     all_special_tokens: ClassVar[list[str]] = list(_SPECIAL_TOKENS)
+    all_special_ids: ClassVar[list[int]] = list(range(len(_SPECIAL_TOKENS)))
     eos_token = "<|im_end|>"
     pad_token = "<|endoftext|>"
     image_token = "<|image_pad|>"
@@ -86,11 +87,11 @@ class FakeTokenizer:
         """Return the number of ids."""
         return _FIRST_CHAR + 0x110000
 
-    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """Return one id per character or special token."""
+    def encode(self, text: str, add_special_tokens: bool = False, *, split_special_tokens: bool = False) -> list[int]:
+        """Return one id per character or special token; `split_special_tokens`: these too by their characters."""
         ids: list[int] = []
-        for piece in self._pieces.split(text) if "<|" in text else [text]:
-            if piece in _SPECIAL_TOKENS:
+        for piece in self._pieces.split(text) if "<|" in text and not split_special_tokens else [text]:
+            if piece in _SPECIAL_TOKENS and not split_special_tokens:
                 ids.append(_SPECIAL_TOKENS.index(piece))
             else:
                 ids += [c + _FIRST_CHAR for c in map(ord, piece)]

@@ -81,6 +81,8 @@ def check_combinations(config: RunConfig) -> None:
         check_engine_options(config.engine_option)
     if config.shard is not None:
         read_shard(config.shard)
+    if config.limit is not None and config.limit_first is not None:
+        raise ConfigError(f"{_named(config, 'limit')} draws a sample, and {_named(config, 'limit_first')} takes the first cases; give one")
     if config.until_certain:
         if config.baseline is None:
             raise ConfigError(f"{_named(config, 'until_certain')} compares with a baseline; name one with --baseline")
@@ -92,8 +94,8 @@ def check_combinations(config: RunConfig) -> None:
         raise ConfigError(f"{_named(config, 'noise')} asks cases again, and a cache would answer; leave the cache out, or give --no-cache")
     if not config.model and set(config.backend) != {"fake"}:
         raise ConfigError("no checkpoint to evaluate: give --model PATH, or set model in evalharness.toml or [tool.evalharness]")
-    if config.data is not None and not config.data.is_dir():
-        raise ConfigError(f"{_named(config, 'data')} is not a folder; the nearest that exists is {nearest_folder(config.data)}")
+    if config.data is not None and not config.data.exists():
+        raise ConfigError(f"{_named(config, 'data')} does not exist; the nearest that exists is {nearest_folder(config.data)}")
 
 
 def _named(config: RunConfig, name: str) -> str:

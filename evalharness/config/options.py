@@ -108,10 +108,14 @@ class RunConfig:
         metavar="SECONDS",
         only_for=_HF_VLLM,
     )
-    data: Path | None = option(_FOLDER, "Folder from which the evals load their cases (default: the eval's own folder)")
+    data: Path | None = option(_FOLDER, "Folder or file from which the evals load their cases (default: the eval's own folder)")
     limit: int | None = option(
         Number(int, minimum=1, hint_if_too_small="; leave it out to run every case"),
-        "Run only the first N cases of each eval (default: all cases)",
+        "Run only a sample of N cases of each eval, drawn with --seed, spread over tags and groups (default: all cases)",
+    )
+    limit_first: int | None = option(
+        Number(int, minimum=1, hint_if_too_small="; leave it out to run every case"),
+        "Run only the first N cases of each eval, in the order of its data (default: all cases)",
     )
     shard: str | None = option(
         Text(r"[1-9]\d{0,4}/[1-9]\d{0,4}", legal="a part and the number of parts, such as 1/8, from 1 to 8"),
@@ -335,8 +339,8 @@ class RunConfig:
     report_dir: Path = option(_FOLDER, "Folder that gets one folder per run", default=Path("reports"))
     baseline: str | None = option(
         Text(r"\S(.*\S)?", legal="the name of a baseline, a path, latest, or latest~1"),
-        "Baseline of the gate no_regression: baselines/NAME.json, the path of a baseline or run, or latest, the complete run in "
-        "--report-dir that ended last (latest~1: the run before it) (default: none, the gate is skipped)",
+        "Baseline of the gates no_regression, drop(…) and rise(…): baselines/NAME.json, the path of a baseline or run, or latest, the "
+        "complete run in --report-dir that ended last (latest~1: the run before it) (default: none, such gates are skipped)",
         metavar="NAME|PATH|latest",
     )
     until_certain: float | None = option(

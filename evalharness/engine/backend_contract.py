@@ -32,6 +32,7 @@ import pytest
 from evalharness.api.errors import CapabilityError, PromptTooLong, UnsupportedOption
 from evalharness.api.options import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.api.requests import (
+    CompletionRequest,
     GenerationFailure,
     GenerationResult,
     TextGenerationRequest,
@@ -187,6 +188,36 @@ class BackendContract:
         prompts = [engine.tokenizer.encode(result.prompt_text, add_special_tokens=False) for result in chats]
         results = engine.generate_token_batch([TokenGenerationRequest(ids) for ids in prompts], options)
         assert [replace(result, prompt_sha256="") for result in results] == [replace(chat, prompt_sha256="") for chat in chats]
+
+    # Bare texts, and answers that are started
+
+    def test_a_bare_text_goes_in_without_a_template_behind_the_tokenizers_own_beginning(self, engine: Engine) -> None:
+        results = engine.generate_text_batch([CompletionRequest(text) for text in TEXTS], SHORT)
+        ids = [engine.tokenizer.encode(text, add_special_tokens=True) for text in TEXTS]
+        given = engine.generate_token_batch([TokenGenerationRequest(one) for one in ids], SHORT)
+        assert [result.prompt_text for result in results] == list(TEXTS)
+        assert [(result.token_ids, result.num_prompt_tokens) for result in results] == [
+            (one.token_ids, one.num_prompt_tokens) for one in given
+        ]
+
+    def test_special_tokens_in_a_bare_text_stay_text_unless_asked(self, engine: Engine) -> None:
+        end = engine.tokenizer.eos_token
+        requests = [CompletionRequest(f"a{end}b", special_tokens=read) for read in (True, False)]
+        read, plain = outcomes_of(engine, requests, SHORT)
+        assert isinstance(read, GenerationResult)
+        if isinstance(plain, GenerationFailure):
+            assert plain.kind == "invalid", "a tokenizer that cannot read them as text"
+        else:
+            assert (plain.num_prompt_tokens or 0) > (read.num_prompt_tokens or 0)
+            assert plain.prompt_sha256 != read.prompt_sha256
+
+    def test_an_answer_goes_on_from_its_start(self, engine: Engine) -> None:
+        begun = [replace(chat, prefill="The answer is:") for chat in CHATS]
+        results = engine.generate_text_batch(begun, SHORT)
+        assert all(result.prompt_text.endswith("The answer is:") for result in results)
+        prompts = [engine.tokenizer.encode(result.prompt_text, add_special_tokens=False) for result in results]
+        given = engine.generate_token_batch([TokenGenerationRequest(ids) for ids in prompts], SHORT)
+        assert [result.token_ids for result in results] == [one.token_ids for one in given]
 
     # Requests that cannot run
 
@@ -367,6 +398,8 @@ class BackendContract:
                 generate(engine, requests, SHORT)
             return
         first, second, again = generate(engine, requests, SHORT)
+        (begun,) = generate(engine, [replace(requests[0], prefill="It is")], SHORT)
+        assert begun.prompt_text.endswith("It is")
         assert first == again
         assert first.token_ids != second.token_ids
         assert [(fact["width"], fact["height"]) for fact in first.images] == [wide.size, small.size]

@@ -23,6 +23,7 @@ from evalharness.api.errors import CapabilityError, ConfigError, ContractTypeErr
 from evalharness.api.hooks import normalise_plugins
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
 from evalharness.api.requests import (
+    CompletionRequest,
     GenerationResult,
     Outcome,
     Request,
@@ -31,7 +32,7 @@ from evalharness.api.requests import (
     VlmGenerationRequest,
     check_requests,
 )
-from evalharness.api.scoring import Chat, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
+from evalharness.api.scoring import Context, ResponseLogits, ResponseScores, ScoringRequest, TokenIds, scores_of
 from evalharness.api.wording import plural
 from evalharness.backends.base import Backend, CountedWork, Prompt, TensorBackend, ToldProgress, UnderWay
 from evalharness.engine.cache import ResponseCache
@@ -152,7 +153,7 @@ class Engine:
         return self._backend.work.read() if isinstance(self._backend, CountedWork) else {}
 
     def generate_text_batch(
-        self, requests: Sequence[TextGenerationRequest], options: GenerationOptions, *, plugins: Sequence[Any] = ()
+        self, requests: Sequence[TextGenerationRequest | CompletionRequest], options: GenerationOptions, *, plugins: Sequence[Any] = ()
     ) -> list[GenerationResult]:
         """Return one result per request, in order; `RequestsFailed` (with all outcomes) where any has none."""
         return self._batch(requests, options, plugins)
@@ -192,7 +193,7 @@ class Engine:
 
     def get_logprobs(
         self,
-        prompts: Sequence[Chat | TokenIds],
+        prompts: Sequence[Context],
         responses: Sequence[TokenIds],
         options: GenerationOptions | None = None,
         *,
@@ -215,7 +216,7 @@ class Engine:
 
     def get_logits(
         self,
-        prompts: Sequence[Chat | TokenIds],
+        prompts: Sequence[Context],
         responses: Sequence[TokenIds],
         *,
         ends: bool = False,
@@ -353,7 +354,7 @@ def warn(message: str) -> None:
     warnings.warn(message, EngineWarning, stacklevel=3)
 
 
-def _scoring_requests(prompts: Sequence[Chat | TokenIds], responses: Sequence[TokenIds], ends: bool) -> list[ScoringRequest]:
+def _scoring_requests(prompts: Sequence[Context], responses: Sequence[TokenIds], ends: bool) -> list[ScoringRequest]:
     for name, values in (("prompts", prompts), ("responses", responses)):
         if isinstance(values, str):
             raise ContractValueError(f"{name} must be a list, one per pair, got one text: {values[:80]!r}")

@@ -9,80 +9,22 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from evalharness.api import images
 from evalharness.api.errors import ConfigError, ImageError, RequestError, UnsupportedOption
 from evalharness.api.hooks import RequestType
 from evalharness.api.options import ChatTemplateOptions, GenerationOptions
-from evalharness.api.requests import Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
-from evalharness.api.scoring import Chat, ScoringRequest, chat_of
+from evalharness.api.requests import CompletionRequest, Request, TextGenerationRequest, TokenGenerationRequest, VlmGenerationRequest
+from evalharness.api.scoring import Chat, ScoringRequest, chat_of, shots_of
 from evalharness.api.thinking import ThinkingBudget, ThinkingMarks
 from evalharness.api.wording import plural
 from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
 from evalharness.engine.chat_template import left_out_of, render_prompt
 from evalharness.engine.request_images import RequestImages, images_of, without_pictures
+from evalharness.engine.rolling import window_prompts
 from evalharness.engine.stop_policy import StopPlan, resolve_stops
-
-_WORD_SPACE = "\u2581"  # how SentencePiece's tokenizers write the space before a word
-
-
-def text_ids(text: str, tokenizer: Any, what: str = "prompt") -> tuple[int, ...]:
-    """Return the ids of a text, nothing added; `RequestError` for half a surrogate pair."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise RequestError(
-            f"the {what} holds {text[error.start]!r} at character {error.start}, half of a surrogate pair, which no model can read"
-        ) from None
-    return tuple(tokenizer.encode(text, add_special_tokens=False))
-
-
-def text_of_ids(ids: Sequence[int], tokenizer: Any) -> str:
-    """Return the text that a prompt's ids decode to, special tokens and spaces included."""
-    size = len(tokenizer)
-    known = [token_id for token_id in ids if token_id < size]  # a model may have more, which mean nothing
-    return str(tokenizer.decode(known, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-
-def bare_prompt(prompt: str | tuple[int, ...], tokenizer: Any) -> tuple[str, tuple[int, ...]]:
-    """Return text and ids of a prompt that is not a chat: the tokenizer's beginning (BOS) is added once, and no end token."""
-    if not isinstance(prompt, str):
-        return text_of_ids(prompt, tokenizer), prompt
-    ids = text_ids(prompt, tokenizer)
-    bos = getattr(tokenizer, "bos_token_id", None)
-    begins = tokenizer.encode("", add_special_tokens=True)[:1]
-    if bos is not None and begins == [bos] and ids[:1] != (bos,):
-        ids = (bos, *ids)
-    return prompt, ids
-
-
-def response_ids(request: ScoringRequest, tokenizer: Any, eos_token_ids: tuple[int, ...], image_token_id: int | None) -> tuple[int, ...]:
-    """Return the ids of a response, with its end token if requested; `RequestError` if it cannot be scored."""
-    response = request.response
-    ids = _continuation_ids(response, tokenizer) if isinstance(response, str) else tuple(response)
-    if image_token_id is not None and image_token_id in ids:
-        raise RequestError(f"the response holds the image placeholder (token {image_token_id}); pictures belong into the prompt")
-    if not request.ends:
-        return ids
-    if not eos_token_ids:
-        raise RequestError("the response is to end, but the checkpoint names no end-of-sequence token; give eos_token_id, or ends=False")
-    return (*ids, eos_token_ids[0])
-
-
-def _continuation_ids(text: str, tokenizer: Any) -> tuple[int, ...]:
-    """Return the ids of a text that continues another one.
-
-    SentencePiece tokenizers put a space before a text that stands alone, which would make it another response; after a line break they do
-    not.
-    """
-    alone = text_ids(text, tokenizer, "response")
-    convert = getattr(tokenizer, "convert_ids_to_tokens", None)
-    if not alone or convert is None or text.startswith(" ") or not str(convert(alone[0])).startswith(_WORD_SPACE):
-        return alone
-    line_break = tuple(tokenizer.encode("\n", add_special_tokens=False))
-    behind = tuple(tokenizer.encode("\n" + text, add_special_tokens=False))
-    return behind[len(line_break) :] if behind[: len(line_break)] == line_break else alone
+from evalharness.engine.text_ids import bare_prompt, joined_ids, response_ids, text_ids, text_of_ids
 
 
 def check_options(options: GenerationOptions) -> None:
@@ -116,6 +58,10 @@ class PreparedRequest(NamedTuple):
     response_text: str | None = None
     thinking_marks: ThinkingMarks | None = None
     ignored: tuple[str, ...] = ()
+    shots: tuple[str, ...] = ()
+    prefill: str = ""
+    join: Literal["ids", "text"] = "ids"
+    windows: tuple[Prompt, ...] = ()
 
 
 class PromptBuilder:
@@ -133,23 +79,34 @@ class PromptBuilder:
         chat = chat_of(request)
         request_images = images_of(chat)
         text, token_ids, gone = self._rendered(chat, request_images) if chat is not None else (*self._without_chat(request), ())
-        self._check_placeholders(text, request_images)
+        asked = request.prompt if isinstance(request, ScoringRequest) else request
+        bare = asked if isinstance(asked, CompletionRequest) else None
+        if bare is None or bare.special_tokens:
+            self._check_placeholders(text, request_images)
+        ignored = [f"chat template: {what} left out of the prompt" for what in gone]
+        response = None
+        if isinstance(request, ScoringRequest):
+            token_ids, response, remarks = self._with_response(request, text, token_ids, options)
+            ignored += remarks
         num_tokens = self._num_tokens(token_ids, request_images)
         plan = self.sampling_plan(options)
-        response = self._response_ids(request, options) if isinstance(request, ScoringRequest) else None
         self._check_ids(token_ids, response)
         if response is not None:
             plan = replace(plan, seed=None)  # nothing is drawn
         load = request_images.load if request_images is not None else None
-        given_as_ids = isinstance(request.prompt, tuple) if isinstance(request, ScoringRequest) else chat is None
+        given_as_ids = isinstance(asked, (tuple, TokenGenerationRequest))
         call = self._chat(chat) if chat is not None and request_images is not None else None
-        prompt = Prompt(index, text, token_ids, num_tokens, plan, load, call, given_as_ids, response)
-        if num_tokens is not None:
-            prompt.check_length(num_tokens, self._backend.max_model_len)
+        prompt = Prompt(index, text, token_ids, num_tokens, plan, load, call, given_as_ids, response, bare=bare)
+        rolling = request.rolling if isinstance(request, ScoringRequest) else False
+        windows = window_prompts(prompt, rolling, self._backend.max_model_len) if rolling else ()
+        for part in windows or (prompt,):
+            if part.num_tokens is not None:
+                part.check_length(part.num_tokens, self._backend.max_model_len)
         response_text = request.response if isinstance(request, ScoringRequest) and isinstance(request.response, str) else None
-        marks = None if isinstance(request, ScoringRequest) else self._marks_of(text)
-        ignored = tuple(f"chat template: {what} left out of the prompt" for what in gone)
-        return PreparedRequest(prompt, self._stop_plan(options), options, request_images, response_text, marks, ignored)
+        prefill, join = "" if chat is None else chat.prefill, request.join if isinstance(request, ScoringRequest) else "ids"
+        marks = None if isinstance(request, ScoringRequest) else self._marks_of(text, bool(prefill))
+        stops, shots = self._stop_plan(options), shots_of(request)
+        return PreparedRequest(prompt, stops, options, request_images, response_text, marks, tuple(ignored), shots, prefill, join, windows)
 
     def _check_ids(self, token_ids: tuple[int, ...], response: tuple[int, ...] | None) -> None:
         """Refuse a prompt without ids, and ids that no embedding has: they would crash a GPU."""
@@ -161,26 +118,59 @@ class PromptBuilder:
 
     def _rendered(self, chat: Chat, request_images: RequestImages | None) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
         """Return the prompt, its ids, and what the chat template left out of it."""
-        owner, messages = self.template_owner("text" if request_images is None else "vlm"), without_pictures(chat.messages)
-        text = render_prompt(owner, messages, self._chat_template, tools=chat.tools)
-        gone = left_out_of(text, owner, messages, self._chat_template, tools=chat.tools)
+        owner = self.template_owner("text" if request_images is None else "vlm")
+        messages, options = self._begun(chat)
+        text = render_prompt(owner, messages, options, tools=chat.tools)
+        gone = left_out_of(text, owner, messages, options, tools=chat.tools)
+        if chat.prefill and not text.endswith(chat.prefill) and not gone:  # some strip messages
+            gone = (f"the end {chat.prefill[len(chat.prefill.rstrip()) :]!r} of prefill",)
         return text, text_ids(text, self._backend.tokenizer), gone
+
+    def _begun(self, chat: Chat) -> tuple[Sequence[Mapping[str, Any]], ChatTemplateOptions]:
+        """Return a chat's messages without pictures, the start of the answer as the last one, and how to render them."""
+        messages = without_pictures(chat.messages)
+        if not chat.prefill:
+            return messages, self._chat_template
+        if self._chat_template.continue_final_message:
+            raise RequestError("chat_template.continue_final_message has the last message go on, and prefill is one more; leave one out")
+        options = replace(self._chat_template, add_generation_prompt=False, continue_final_message=True)
+        return [*messages, {"role": "assistant", "content": chat.prefill}], options
 
     def _without_chat(self, request: Request) -> tuple[str, tuple[int, ...]]:
         if isinstance(request, TokenGenerationRequest):
             return self._decode(request), tuple(request.prompt_token_ids)
-        assert isinstance(request, ScoringRequest)
-        assert isinstance(request.prompt, (str, tuple))
-        return bare_prompt(request.prompt, self._backend.tokenizer)
+        prompt = request.prompt if isinstance(request, ScoringRequest) else request
+        assert isinstance(prompt, (str, tuple, CompletionRequest))
+        return bare_prompt(prompt, self._backend.tokenizer)
 
-    def _response_ids(self, request: ScoringRequest, options: GenerationOptions) -> tuple[int, ...]:
+    def _with_response(
+        self, request: ScoringRequest, text: str, token_ids: tuple[int, ...], options: GenerationOptions
+    ) -> tuple[tuple[int, ...], tuple[int, ...], list[str]]:
+        """Return the ids of prompt and response, and a remark where no border of tokens lies between them."""
+        tokenizer, remarks = self._backend.tokenizer, list[str]()
+        if request.join == "text":
+            assert isinstance(request.response, str)
+            token_ids, response, spans = joined_ids(request, text, tokenizer)
+            remarks += ["joined texts: a token spans prompt and response"] * spans
+        else:
+            response = response_ids(request, tokenizer)
         placeholder = getattr(self._backend.processor, "image_token_id", None)
-        return response_ids(request, self._backend.tokenizer, self._eos_token_ids(options), placeholder)
+        if placeholder is not None and placeholder in response:
+            raise RequestError(f"the response holds the image placeholder (token {placeholder}); pictures belong into the prompt")
+        return token_ids, (*response, *self._end_ids(request, options)), remarks
 
-    def _marks_of(self, prompt_text: str) -> ThinkingMarks:
+    def _end_ids(self, request: ScoringRequest, options: GenerationOptions) -> tuple[int, ...]:
+        if not request.ends:
+            return ()
+        ends = self._eos_token_ids(options)
+        if not ends:
+            raise RequestError("the response is to end, but the checkpoint names no end-of-sequence token: give eos_token_id or ends=False")
+        return ends[:1]
+
+    def _marks_of(self, prompt_text: str, is_begun: bool) -> ThinkingMarks:
         (start, end), options = self._chat_template.thinking_marks, self._chat_template
         is_open = prompt_text.rstrip().endswith(start)
-        if options.continue_final_message:  # the message may end amid a thought
+        if options.continue_final_message or is_begun:  # the message may end amid a thought
             is_open = prompt_text.rfind(start) > prompt_text.rfind(end)
         return ThinkingMarks(start, end, is_open, is_expected=options.enable_thinking or is_open)
 
@@ -199,9 +189,9 @@ class PromptBuilder:
         return text
 
     def _chat(self, request: TextGenerationRequest | VlmGenerationRequest) -> ChatCall:
-        options = self._chat_template
+        messages, options = self._begun(request)
         return ChatCall(
-            without_pictures(request.messages),
+            messages,
             options.add_generation_prompt,
             options.continue_final_message,
             options.enable_thinking,
@@ -324,15 +314,23 @@ def _sampling_plan(options: GenerationOptions, stops: StopPlan, thinking: Thinki
     )
 
 
+def bare_sha256(request: CompletionRequest, response_ids: Sequence[int] | None = None) -> str:
+    """Return the identity of a bare text, and of a response behind it."""
+    return _text_sha256(request.prompt, b"\0special tokens" if request.special_tokens else b"", response_ids)
+
+
+def _text_sha256(text: str, more: bytes, response_ids: Sequence[int] | None) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass") + more + _written_response(response_ids)).hexdigest()
+
+
 def prompt_sha256(prompt: Prompt, facts: Sequence[Mapping[str, Any]]) -> str:
     """Return the identity of a prompt: SHA-256 (hex) over the rendered prompt, or the ids given, the images and a given response."""
     if prompt.given_as_ids:
         return token_ids_sha256(prompt.token_ids, prompt.response_ids)
-    digest = hashlib.sha256(prompt.text.encode("utf-8", "surrogatepass"))
-    for fact in facts:
-        digest.update(b"\0" + fact["sha256"].encode("ascii"))
-    digest.update(_written_response(prompt.response_ids))
-    return digest.hexdigest()
+    if prompt.bare is not None:
+        return bare_sha256(prompt.bare, prompt.response_ids)
+    images = b"".join(b"\0" + fact["sha256"].encode("ascii") for fact in facts)
+    return _text_sha256(prompt.text, images, prompt.response_ids)
 
 
 def token_ids_sha256(token_ids: Sequence[int], response_ids: Sequence[int] | None = None) -> str:

@@ -16,11 +16,13 @@ from evalharness.api.errors import RequestError, RequestsFailed
 from evalharness.api.hooks import GenerationPlugin, postprocess_text
 from evalharness.api.requests import GenerationFailure, GenerationResult, Outcome
 from evalharness.api.thinking import Thinking, num_ids_until
-from evalharness.backends.base import Completion, Prompt
+from evalharness.backends.base import BackendOutput, Completion, Prompt
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.jobs import Job
-from evalharness.engine.prompts import PreparedRequest, prompt_sha256, text_of_ids
+from evalharness.engine.prompts import PreparedRequest, prompt_sha256
+from evalharness.engine.rolling import Rolled
 from evalharness.engine.stop_policy import Ending, finish
+from evalharness.engine.text_ids import text_of_ids
 
 
 class PromptSource:
@@ -66,7 +68,10 @@ class JobStream:
         self._on_start, self._next_job = on_start, next_job
         self._waiting = deque(job.requests)
         self._running: dict[int, PreparedRequest] = {}
+        self._windows: deque[Prompt] = deque()  # of a response that is too long for one
+        self._rolled: dict[int, Rolled] = {}  # by the index of each window, which is below 0
         self._known: deque[tuple[int, Outcome]] = deque()  # refused, or found in the cache: no backend needed
+        self._num_windows = 0
         self._keys: dict[int, str] = {}  # under which to store an answer
 
     def outcomes(self, should_stop: Callable[[], bool]) -> Iterator[tuple[int, Outcome]]:
@@ -75,6 +80,10 @@ class JobStream:
         try:
             for output in outputs:
                 yield from self._take_known()
+                if self._rolled and (whole := self._of_request(output)) is not output:
+                    if whole is None:
+                        continue
+                    output = whole
                 if isinstance(output, Completion):
                     yield output.index, self._completed(output)
                 else:
@@ -93,6 +102,21 @@ class JobStream:
             for position in self._running:
                 yield position, GenerationFailure("error", f"backend {self._job.backend.name!r} gave no output for this request")
 
+    def _of_request(self, output: BackendOutput) -> BackendOutput | None:
+        """Return the output of a request: this one, or that of all its windows, None as long as some are missing."""
+        index = output.index if isinstance(output, Completion) else output[0]
+        rolled = self._rolled.pop(index, None)
+        return output if rolled is None else rolled.take(index, output)
+
+    def _roll(self, prepared: PreparedRequest, position: int) -> Prompt:
+        """Return the first window of a request; the others follow."""
+        first = -1 - self._num_windows
+        self._num_windows += len(prepared.windows)
+        windows = [replace(window, index=first - place) for place, window in enumerate(prepared.windows)]
+        self._rolled.update(dict.fromkeys((window.index for window in windows), Rolled(position, [window.index for window in windows])))
+        self._windows.extend(windows[1:])
+        return windows[0]
+
     def _take_known(self) -> Iterator[tuple[int, Outcome]]:
         while self._known:
             yield self._known.popleft()
@@ -100,6 +124,8 @@ class JobStream:
     def _next_prompt(self) -> Prompt | None:
         """Return the next prompt that the backend has to answer, None if there is none now."""
         while True:
+            if self._windows:
+                return self._windows.popleft()
             if not self._waiting:
                 joining = self._next_job()
                 if joining is None:
@@ -119,13 +145,13 @@ class JobStream:
             else:
                 if cached is None:
                     self._running[position] = prepared
-                    return prepared.prompt
+                    return self._roll(prepared, position) if prepared.windows else prepared.prompt
                 outcome = self._read(prepared, cached)
                 self._known.append((position, replace(outcome, cached=True) if isinstance(outcome, GenerationResult) else outcome))
 
     def _cached(self, prepared: PreparedRequest) -> Completion | None:
         """Return the cached completion of a prompt; otherwise note the key for storing its answer, if it may be stored."""
-        if self._cache is None:
+        if self._cache is None or prepared.windows:
             return None
         from evalharness.engine.cache import cache_key, is_deterministic  # few runs have a cache
 
@@ -192,6 +218,9 @@ def _result_of(prepared: PreparedRequest, completion: Completion, job: Job, plug
         images=_image_facts(prepared, completion),
         exact_ids=completion.exact_ids,
         thinking=_thinking(prepared, completion, ending, job.backend.tokenizer, plugins),
+        shots=prepared.shots,
+        prefill=prepared.prefill,
+        join=prepared.join,
         num_bytes_scored=_num_bytes_scored(prepared.response_text, ending, logprobs, job.backend.tokenizer),
     )
 

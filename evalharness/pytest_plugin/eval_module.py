@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
+import re
 import reprlib
-import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +16,7 @@ import pytest
 from evalharness.analysis.gates import DIRECTIONS
 from evalharness.analysis.slice_gates import refuse_unknown_slices
 from evalharness.api.cases import Case
-from evalharness.api.checks import shown
 from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData, did_you_mean
-from evalharness.api.garbage import collector
 from evalharness.api.hooks import GenerationPlugin, normalise_plugins
 from evalharness.api.options import GenerationOptions
 from evalharness.config import RunConfig
@@ -31,73 +26,11 @@ from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_st
 from evalharness.pytest_plugin.execution.repeats import as_repeat, repeats_of
 from evalharness.pytest_plugin.execution.units import misread
 from evalharness.pytest_plugin.gate_names import gates_of, refuse_unknown_metrics
-from evalharness.runs.repeats import split_repeat
-
-
-class CasesNotLoaded(Exception):
-    """An eval's cases cannot be loaded; `error` was raised: a `ConfigError`, or any error of the eval's own function."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-def load_cases(load: Callable[[Path | None], Sequence[Case]], data_dir: Path | None, path: str) -> tuple[Sequence[Case], tuple[str, ...]]:
-    """Return the checked cases, and the warnings of the function that loads them; raises the first error found."""
-    where = f"{path}: {getattr(load, '__qualname__', load)}({data_dir})"
-    try:
-        inspect.signature(load).bind(data_dir)
-    except TypeError as error:
-        raise ConfigError(f"{where}: {error}; `cases` is called with one argument, the data folder or None") from None
-    except ValueError:
-        pass  # some builtins have no signature
-    with _noting_warnings() as warned, collector(on=True):  # while tests are made it is off, but this may read gigabytes
-        try:
-            loaded = load(data_dir)
-        except SystemExit as error:  # would end pytest at once, maybe with a green exit code
-            raise ConfigError(f"{where} called sys.exit({error.code!r}); raise an error instead") from error
-        if not isinstance(loaded, Iterable):
-            raise ConfigError(f"{where} returned {shown(loaded)}; it must return a list of evalharness.Case")
-        cases = list(loaded)
-    if not cases:
-        raise ConfigError(f"{where} found no cases; give a folder that holds some with --data")
-    for case in cases:
-        _check(case, where)
-    twice = [case_id for case_id, count in Counter(case.id for case in cases).items() if count > 1]
-    if twice:
-        raise ConfigError(f"{where} returned case ids more than once: {', '.join(map(repr, twice[:5]))}; ids must be unique within an eval")
-    return cases, tuple(dict.fromkeys(warned))
-
-
-def _check(case: object, where: str) -> None:
-    if not isinstance(case, Case):
-        raise ConfigError(f"{where} returned {shown(case)}; every case must be an evalharness.Case")
-    if case.group is not None and not isinstance(case.group, str):
-        raise ConfigError(f"{where} returned case {case.id!r} with group {shown(case.group)}; a group must be text or None")
-    if case.invalid is not None and not isinstance(case.invalid, str):
-        raise ConfigError(f"{where} returned case {case.id!r} with invalid {shown(case.invalid)}; it must be a text that says why, or None")
-    if not isinstance(case.tags, Mapping) or not all(isinstance(text, str) for tag in case.tags.items() for text in tag):
-        raise ConfigError(f"{where} returned case {case.id!r} with tags {shown(case.tags)}; tags must map names to texts")
-    if not isinstance(case.id, str) or not case.id.strip() or not case.id.isprintable() or "::" in case.id:
-        raise ConfigError(f"{where} returned a case with id {shown(case.id)}; ids must be printable text without '::'")
-    if split_repeat(case.id)[1]:
-        raise ConfigError(f"{where} returned a case with id {shown(case.id)}; such an end names a repeat (--noise)")
-
-
-@contextmanager
-def _noting_warnings() -> Iterator[list[str]]:
-    """Collect the user warnings raised in the block, such as data left out; they are still shown afterwards."""
-    noted: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:  # the filters stay: warnings set to errors are raised
-        yield noted
-    for warning in caught:
-        if issubclass(warning.category, UserWarning):
-            noted.append(str(warning.message))
-        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-
+from evalharness.pytest_plugin.loading import CasesNotLoaded, Loaded, load_cases
 
 _LATE = ("aggregate", "across", "tables", "outputs")
-_KEYWORDS = ("cases", "request", "options", "num_samples", "plugins", *_LATE, "directions", "data", "optional")
+_KEYWORDS = ("cases", "request", "options", "num_samples", "plugins", *_LATE, "draws", "suite", "directions", "data", "optional")
+_FEWEST_DRAWS, _MOST_DRAWS = 100, 10_000
 _NOTHING_TO_COMPARE = (
     "nothing to compare: this eval compares engines of one checkpoint, and each stands alone in this run; "
     "give it several with --backend hf,vllm or --dtype float32,bfloat16"
@@ -130,7 +63,7 @@ class EvalModule:
     notices: tuple[str, ...] = ()
     """What the loader of the cases warned of."""
     num_loaded: int = 0
-    """Of its cases, those included that --limit and --shard leave out."""
+    """Of its cases, those included that --limit, --limit-first and --shard leave out."""
     repeats: Mapping[str, Case] = field(default_factory=dict)
     """The cases that are asked again (--noise), by the id of each repeat, in their order."""
     on_edge: frozenset[str] = frozenset()
@@ -200,33 +133,67 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
             raise ConfigError(f"{path}: the eval marker needs {key}=FUNCTION, got {reprlib.repr(given.get(key))}")
     if is_async(given["request"]):
         raise ConfigError(f"{path}: the eval marker's request is an async function; write a function, or a generator function for steps")
-    for key in _LATE:
-        if given.get(key) is not None and not callable(given[key]):
-            raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
+    _check_late(given, path)
     name = (file or Path(path)).stem.removeprefix("test_")
-    loaded, notices, no_data = _cases(given, path, run, root)
-    cases = cases_of_shard(loaded[: run.limit], run.shard)
+    loaded, no_data = _cases(given, path, run, root)
+    cases = cases_of_shard(loaded.cases, run.shard)
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
     plugins, directions = _plugins(given, path, run), _directions(given, path)
     repeats = repeats_of(cases, name, run) if run.noise else {}
     return EvalModule(
-        name, path, cases, given["request"], variants, num_samples, run, given, plugins, directions, no_data, notices, len(loaded), repeats
+        name,
+        path,
+        cases,
+        given["request"],
+        variants,
+        num_samples,
+        run,
+        given,
+        plugins,
+        directions,
+        no_data,
+        loaded.notices,
+        loaded.num_cases,
+        repeats,
     )
 
 
-def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> tuple[Sequence[Case], tuple[str, ...], str | None]:
-    """Return the cases, their loader's warnings, and why an optional eval without data has none."""
+def _check_late(given: Mapping[str, Any], path: str) -> None:
+    """Raise `ConfigError` for what is used at the end of a run and would be wrong there."""
+    for key in _LATE:
+        if given.get(key) is not None and not callable(given[key]):
+            raise ConfigError(f"{path}: the eval marker's {key} must be a function, got {reprlib.repr(given[key])}")
+    draws, suite = given.get("draws", 0), given.get("suite")
+    if not isinstance(draws, int) or isinstance(draws, bool) or not (draws == 0 or _FEWEST_DRAWS <= draws <= _MOST_DRAWS):
+        raise ConfigError(f"{path}: the eval marker's draws must be 0 or {_FEWEST_DRAWS} to {_MOST_DRAWS:,}, got {reprlib.repr(draws)}")
+    if draws and given.get("aggregate") is None:
+        raise ConfigError(f"{path}: the eval marker has draws={draws} and no aggregate to call on them; means have intervals anyway")
+    if suite is not None and (not isinstance(suite, str) or not re.fullmatch(r"[A-Za-z_]\w*", suite)):
+        raise ConfigError(f"{path}: the eval marker's suite must be a name of letters, digits and _, got {reprlib.repr(suite)}")
+
+
+def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> tuple[Loaded, str | None]:
+    """Return the cases, and why an optional eval without data has none."""
     optional = given.get("optional", False)
     if not isinstance(optional, bool):
         raise ConfigError(f"{path}: the eval marker's optional must be True or False, got {reprlib.repr(optional)}")
     try:
-        cases, notices = load_cases(given["cases"], data_folder(given.get("data"), run, root), path)
+        folder = data_folder(given.get("data"), run, root)
+        loaded = load_cases(given["cases"], folder, path, run)
+        _check_data(given["request"], folder)
+        return loaded, None
     except Exception as error:
         if optional and isinstance(error, MissingData):
-            return (), (), f"this eval is optional, and has no data: {error}"
+            return Loaded((), 0, ()), f"this eval is optional, and has no data: {error}"
         raise CasesNotLoaded(error) from error
-    return cases, notices, None
+
+
+def _check_data(request: Callable[[Any], Any], folder: Path | None) -> None:
+    """Let a request that takes more than its case look for it now: a template for the pool of its worked examples."""
+    check = getattr(getattr(request, "__self__", request), "check_data", None)
+    if callable(check):
+        check(folder)
 
 
 def _overridden(options: GenerationOptions, run: RunConfig, where: str) -> GenerationOptions:
@@ -335,8 +302,8 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
         )
     gates = gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
     refuse_unknown_metrics(metafunc, module.marker, gates)
-    if len(module.cases) == module.num_loaded:  # of --limit and --shard other cases may have the tag
-        refuse_unknown_slices(gates, (case.tags for case in module.cases))
+    # Of --limit and --shard other cases may have the tag.
+    refuse_unknown_slices(gates, (case.tags for case in module.cases), are_all=len(module.cases) == module.num_loaded)
     cases = [*module.cases, *map(as_repeat, module.repeats, module.repeats.values())] if asks else module.cases
     metafunc.parametrize("case", cases, ids=[case.id for case in cases])
 

@@ -17,11 +17,12 @@ from evalharness.backends import known_backends
 from evalharness.config.checks import check_combinations
 from evalharness.pytest_plugin._pytest_internals import parameters_of
 from evalharness.pytest_plugin.eval_code import eval_code
-from evalharness.pytest_plugin.eval_module import CasesNotLoaded, EvalModule, is_named, parametrize_eval, plugin_names, read_eval, stand_in
+from evalharness.pytest_plugin.eval_module import EvalModule, is_named, parametrize_eval, plugin_names, read_eval, stand_in
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
 from evalharness.pytest_plugin.execution.units import UnitKey, assign_units, is_eval_test
 from evalharness.pytest_plugin.execution.until_certain import UntilCertain
 from evalharness.pytest_plugin.gate_names import gates_of
+from evalharness.pytest_plugin.loading import CasesNotLoaded
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.journal import EvalNode, parse_nodeid, test_name

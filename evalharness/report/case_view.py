@@ -143,7 +143,9 @@ def _print_generation(console: Console, prefix: str, generation: Generation) -> 
     tokens = f"{text_of(generation.get('num_prompt_tokens'))} + {text_of(generation.get('num_completion_tokens'))} tokens"
     stop = generation.get("stop_reason")
     finish = text_of(generation.get("finish_reason")) + ("" if stop is None else f" ({text_of(stop)})")
-    print_fields(console, {"finish": f"{finish}, {tokens}", "seed": generation.get("seed"), "fallback": generation.get("fallback")})
+    shots = ", ".join(map(text_of, items_of(generation.get("shots")))) or None
+    fields = {"finish": f"{finish}, {tokens}", "seed": generation.get("seed"), "fallback": generation.get("fallback"), "shots": shots}
+    print_fields(console, fields)
 
 
 def print_answer(console: Console, row: Mapping[str, Any]) -> None:

@@ -53,7 +53,9 @@ def _count_lines(table: Mapping[tuple[str, ...], Mapping[str, int]], *, tagged: 
 def _aggregate_lines(tables: RunTables) -> Iterator[list[Any]]:
     for entry in entries_of(tables.run.get("aggregates")):
         names = [entry.get("eval"), entry.get("test", ""), entry.get("engine")]
-        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *_NO_INTERVAL, ""]
+        has_interval = entry.get("low") is not None
+        interval = ("", entry["low"], entry.get("high"), "bootstrap") if has_interval else _NO_INTERVAL
+        yield [*names, "", "", "aggregate", entry.get("metric"), entry.get("value"), *interval, ""]
 
 
 def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:
@@ -62,6 +64,9 @@ def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:
         yield [*names, "", "", "gate", gate.get("expression"), gate.get("value"), *_NO_INTERVAL, gate.get("n")]
         passed = {"passed": 1, "failed": 0}.get(gate_state(gate), "")
         yield [*names, "", "", "gate_passed", gate.get("expression"), passed, *_NO_INTERVAL, gate.get("n")]
+        for part in entries_of(gate.get("failed_slices")):
+            place = text_of(gate.get("tag")), text_of(part.get("value"))
+            yield [*names, *place, "gate_slice", gate.get("expression"), part.get("measured"), *_NO_INTERVAL, part.get("n")]
 
 
 def _throughput_lines(tables: RunTables) -> Iterator[list[Any]]:

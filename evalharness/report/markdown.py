@@ -120,7 +120,18 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
 def gate_blocks(tables: RunTables) -> Iterator[str]:
     """Yield the table of gates, if there are any."""
     headers = ["gate", "passed", "eval", "test", "engine", "reason", "value", "threshold", "n"]
-    yield from _section("Gates", "", headers, [_gate_line(gate) for gate in entries_of(tables.run.get("gates"))], 6)
+    gates = entries_of(tables.run.get("gates"))
+    yield from _section("Gates", "", headers, [_gate_line(gate) for gate in gates], 6)
+    several = [gate for gate in gates if len(entries_of(gate.get("failed_slices"))) > 1]
+    lines = [line for gate in several for line in _slice_lines(gate)]
+    yield from _section("Slices that failed", "", ["gate", "eval", "test", "engine", "slice", "value", "n"], lines, 5)
+
+
+def _slice_lines(gate: GateVerdict) -> Iterator[list[str]]:
+    names = [markdown_cell(text_of(gate.get(name))) for name in ("expression", "eval", "test", "engine")]  # type: ignore[arg-type]
+    for part in entries_of(gate.get("failed_slices")):
+        numbers = figure_text(part.get("measured"), text_of(gate.get("metric"))), text_of(part.get("n"))
+        yield [*names, markdown_cell(text_of(part.get("value")) or "(none)"), *map(markdown_cell, numbers)]
 
 
 def noise_blocks(tables: RunTables) -> Iterator[str]:
@@ -144,9 +155,11 @@ def _gate_line(gate: GateVerdict) -> list[str]:
 def _aggregates(tables: RunTables) -> Iterator[str]:
     entries: list[Mapping[str, Any]] = [*entries_of(tables.run.get("aggregates"))]
     names = ["eval", *(["test"] if any("test" in entry for entry in entries) else []), "engine", "metric"]
-    lines = [[*(text_of(entry.get(name)) for name in names), number_text(entry.get("value"))] for entry in entries]
+    numbers = ["value", *(["low", "high"] if any("low" in entry for entry in entries) else [])]
+    lines = [[*(text_of(entry.get(name)) for name in names), *(number_text(entry.get(name)) for name in numbers)] for entry in entries]
     lines = [[markdown_cell(cell) for cell in line] for line in lines]
-    yield from _section("Aggregates", "Metrics over all cases, as the eval computed them.", [*names, "value"], lines, len(names))
+    remark = "Metrics over all cases, as the eval computed them."
+    yield from _section("Aggregates", remark, [*names, *numbers], lines, len(names))
 
 
 def _output_files(tables: RunTables) -> Iterator[str]:

@@ -90,14 +90,14 @@ _CASE = {"engine": _TEXT, "eval": _TEXT, "case_id": _TEXT}
 _PLACE = {"sample": _SAMPLE, "step": _COUNT, "request": _COUNT, "steps": _list_of(_SAMPLE).or_null()}
 _FAILURE = {"failure": _of(str, check=("invalid", "error").__contains__), "problem": _TEXT}
 _GENERATION = {
-    **dict.fromkeys(("text", "raw_text", "prompt_text", "backend"), _TEXT.or_null()),
+    **dict.fromkeys(("text", "raw_text", "prompt_text", "backend", "prefill", "join"), _TEXT.or_null()),
     **dict.fromkeys(("finish_reason", "fallback", "prompt_sha256", "weight_version", "logprobs_kind"), _TEXT.or_null()),
     **dict.fromkeys(("num_prompt_tokens", "num_completion_tokens"), _COUNT.or_null()),
     "stop_reason": _of(str, int, bool, NoneType),
     "seed": _of(int, NoneType, check=lambda value: value >> 64 == 0),
     "token_ids": _TOKEN_IDS,
     **dict.fromkeys(("logprobs", "entropies"), _list_of(_of(int, float, str, NoneType)).or_null()),
-    "ignored_options": _list_of(_TEXT),
+    **dict.fromkeys(("ignored_options", "shots"), _list_of(_TEXT)),
     "images": _list_of(_OBJECT),
     "thinking": _OBJECT.or_null(),
     **dict.fromkeys(("cached", "exact_ids"), _FLAG),

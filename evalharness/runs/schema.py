@@ -54,6 +54,12 @@ class Generation(TypedDict, total=False):
     thinking: ThinkingFacts | None
     num_bytes_scored: int | None
     """UTF-8 bytes of a given response that its log-probabilities are of, without a first token that has none."""
+    shots: list[str]
+    """Ids of the worked examples in the prompt. Absent where there were none."""
+    prefill: str
+    """How the answer was begun. Absent where it was not."""
+    join: str
+    """"text" where prompt and response were tokenised as one; absent where they were joined as ids."""
     hidden: list[str]
     """Names of the secrets that stood in the answer and were hidden: it is not judged again. Absent where there were none."""
 
@@ -343,6 +349,9 @@ class GateVerdict(TypedDict, total=False):
     """What was taken for no difference as it lies within the floor, in words."""
     end: str
     """"low" or "high" for a gate on an end of the metric's interval; missing for one on the metric itself."""
+    measure: str
+    """"p95", "min", "max" or "sum" of single values, "drop" or "rise" against the baseline, or "speed"; missing for a mean, a rate or an
+    aggregate."""
     tag: str
     """The tag of a gate on slices; `value` and `n` are then those of the worst. Missing for one on all cases."""
     failed_slices: list[SliceVerdict]
@@ -351,14 +360,26 @@ class GateVerdict(TypedDict, total=False):
     """What --until-certain had proved, of a gate `no_regression`."""
 
 
-class Aggregate(TypedDict):
-    """A value that an eval's `aggregate` or `across` returned."""
-
+class _Aggregate(TypedDict):
     eval: str
     test: str
     engine: str
     metric: str
     value: float
+
+
+class Aggregate(_Aggregate, total=False):
+    """A value that an eval's `aggregate` or `across` returned, or one over the evals of a suite, whose name is then that of the eval."""
+
+    low: float
+    """The lower end of its 95 % interval; missing where there is none."""
+    high: float
+    draws: list[float | None]
+    """The value of each draw of the bootstrap, so that two runs can be compared; missing without one."""
+    num_groups: int
+    """Independent observations that were drawn from."""
+    members: list[str]
+    """Of a suite: its evals that have the metric."""
 
 
 class TableEntry(TypedDict):

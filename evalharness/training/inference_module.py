@@ -26,7 +26,7 @@ from evalharness.api.requests import GenerationResult as EngineResult, TextGener
 from evalharness.api.tools import Tool, read_tools
 from evalharness.engine.cache import ResponseCache
 from evalharness.engine.engine import Engine
-from evalharness.engine.prompts import bare_prompt
+from evalharness.engine.text_ids import bare_prompt
 from evalharness.tool_calls import FORMATS, ToolAnswer, ToolCall, parse_tool_calls, prompt_part
 from evalharness.training.opening import open_engine
 

@@ -198,7 +198,7 @@ def test_a_template_that_always_begins_a_thought_is_believed() -> None:
 @pytest.mark.parametrize(("glued", "answer"), [(">{", '{"a": 1}'), (">\n\n", "yes")], ids=["answer", "space"])
 def test_a_token_that_closes_the_thought_and_begins_the_answer_is_shared_out(glued: str, answer: str) -> None:
     class Gluing(FakeTokenizer):
-        def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        def encode(self, text: str, add_special_tokens: bool = False, **_: Any) -> list[int]:
             return super().encode(text.replace(glued, "\ue000"))
 
         def decode(self, token_ids: Any, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False) -> str:

@@ -54,6 +54,8 @@ def test_ids_and_texts_are_those_of_transformers(both: list[tuple[BareTokenizer,
         for text in TEXTS:
             for special in (True, False):
                 assert bare.encode(text, add_special_tokens=special) == full.encode(text, add_special_tokens=special)
+            as_text = {"add_special_tokens": False, "split_special_tokens": True}
+            assert bare.encode(text, **as_text) == full.encode(text, **as_text)
         for _ in range(50):
             ids = [chance.randrange(len(full)) for _ in range(20)]
             for skip in (True, False):

@@ -167,7 +167,7 @@ def test_a_config_written_by_another_version_is_read(tmp_path: Path) -> None:
         pytest.param(["--devices", "cpu", "--device", "cuda"], {}, "^--devices cpu contradicts --device cuda; give one", id="devices"),
         pytest.param(["--devices", "gpu:0", "--device", "cpu"], {}, "^--devices gpu:0 contradicts --device cpu; give one", id="device"),
         pytest.param(["--shard", "3/2"], {}, "--shard 3/2 does not exist; the last of 2 parts is 2/2", id="shard"),
-        pytest.param(["--data", "nowhere"], {}, "--data .*nowhere is not a folder; the nearest that exists is", id="data"),
+        pytest.param(["--data", "nowhere"], {}, "--data .*nowhere does not exist; the nearest that exists is", id="data"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(

@@ -62,6 +62,7 @@ SHOWN_BY = {
     "wait": "tests/checkpoints/test_discovery.py",
     "data": "tests/tasks/dense/test_dense.py",
     "limit": f"{_PLUGIN}/test_foreign_sessions.py",
+    "limit_first": f"{_PLUGIN}/test_eval_module.py",
     "noise": f"{_PLUGIN}/test_noise.py",
     "noise_cases": f"{_PLUGIN}/test_noise.py",
     "shard": f"{_PLUGIN}/test_judging_changes.py",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evalharness.api.options import GenerationOptions
-from evalharness.api.requests import GenerationFailure
+from evalharness.api.requests import CompletionRequest, GenerationFailure
 from evalharness.api.scoring import ScoringRequest
 from evalharness.backends.base import Completion
 from evalharness.engine.backend_contract import FREE, TEXTS, ask, generate, look, noise
@@ -50,6 +50,20 @@ def test_the_response_gets_the_log_softmax_of_transformers(real_engine: Engine, 
         wanted = plain_logprobs(reference, result.prompt_text, result.token_ids) if result.token_ids else []
         assert list(result.logprobs) == pytest.approx(wanted, abs=1e-4)
         assert (result.logprobs_kind, result.finish_reason) == ("raw", "scored")
+
+
+def test_texts_that_are_joined_get_the_log_softmax_of_their_common_ids(real_engine: Engine, reference: Reference) -> None:
+    prompts = [CompletionRequest("The sky is "), "The sky is", CompletionRequest(""), ask("Say a colour.")]
+    results = generate(real_engine, [ScoringRequest(prompt, "blue", join="text") for prompt in prompts], GenerationOptions())
+    encode = real_engine.tokenizer.encode
+    heads = [encode("The sky is"), encode("The sky is"), [real_engine.tokenizer.eos_token_id]]
+    heads.append(encode(results[3].prompt_text.rstrip(), add_special_tokens=False))
+    wholes = [encode("The sky is blue"), encode("The sky isblue"), [*heads[2], *encode("blue", add_special_tokens=False)]]
+    wholes.append(encode(results[3].prompt_text + "blue", add_special_tokens=False))
+    for result, head, whole in zip(results, heads, wholes, strict=True):
+        assert (result.num_prompt_tokens, result.token_ids) == (len(head), tuple(whole[len(head) :]))
+        assert list(result.logprobs) == pytest.approx(plain_logprobs_of_ids(reference, whole)[len(head) - 1 :], abs=1e-4)
+        assert (result.text, result.num_bytes_scored) == ("blue", 4)
 
 
 def test_a_response_without_prompt_has_no_value_for_its_first_token(real_engine: Engine, reference: Reference) -> None:

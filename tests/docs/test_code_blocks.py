@@ -31,10 +31,12 @@ else:
 RUN_BY = {
     "README.md": "tests/docs/test_readme.py",
     "docs/backends.md": "tests/third_party_backend/test_contract.py",
+    "docs/from_lm_eval.md": "tests/public/test_from_lm_eval.py",
     "docs/many_machines.md": "tests/docs/test_many_machines.py",
     "docs/other_interfaces.md": "tests/docs/test_other_interfaces.py",
     "docs/scoring.md": "tests/backends/hf/test_scoring.py",
     "docs/training_loops.md": "tests/docs/test_training_loops.py",
+    "docs/other_tools.md": "tests/report/test_notebook.py",
 }
 """Pages whose Python runs elsewhere."""
 HERE = [block for block in blocks("python") if block.page not in RUN_BY]
@@ -59,10 +61,15 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     data = project.root / "data"
     data.mkdir()
     (data / "questions.csv").write_text("id,document,topic,answer\nWhy?,d1,causes,Because\n")
+    rows = [{"question": f"{n} + {n}?", "answer": str(2 * n)} for n in range(6)]
+    (data / "train.jsonl").write_text("\n".join(map(json.dumps, rows[:4])))
+    more = {"document": "d1", "subject": "art", "image": "white.png"}
+    (data / "test.jsonl").write_text("\n".join(json.dumps({"qid": f"q{n}", **rows[n], **more}) for n in (4, 5)))
     (project.root / "verdicts.csv").write_text("case_id,good\nFrance,yes\nJapan,yes\n")
     (project.root / "judge.jsonl").write_text('{"text": "4"}\n')
     Image.new("RGB", (8, 8)).save(data / "white.png")
-    project.script({"contains": "capital of", "text": "Paris"}, {"contains": "set_timer", "text": "No."}, {"text": "Three"})
+    any_text = {"text": "Three", "logprobs": -1.0}
+    project.script({"contains": "capital of", "text": "Paris"}, {"contains": "set_timer", "text": "No."}, any_text)
     return project
 
 
@@ -70,7 +77,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def test_an_eval_of_the_pages_runs(block: Block, project: Project) -> None:
     name = f"test_{block.page.removesuffix('.md').replace('/', '_')}_{block.number}"
     project.write(**{name: block.text})
-    model = "echo" if "structured" not in block.text else "answers.jsonl"
+    model = "answers.jsonl" if "structured" in block.text or "ask_choices" in block.text else "echo"
     run = project.run(f"{name}.py", "--model", model, "--run-id", name)
     assert run.exit_code in (0, 1), run.output
     assert set(run.counts) <= {"pass", "miss", "fail"}, run.output

@@ -526,7 +526,7 @@ def test_no_warning_comes_without_a_reason() -> None:
 
 
 WRONG_ARGUMENTS: dict[str, tuple[Any, Any, str]] = {
-    "texts": (["x"], GREEDY, r"^requests\[0\] must be a TextGenerationRequest, .* got 'x' \(str\); a text is TextGenerationRequest"),
+    "texts": (["x"], GREEDY, r"^requests\[0\] must be a TextGenerationRequest, .* got 'x' \(str\); a text is CompletionRequest"),
     "chats": ([[{"role": "user", "content": "x"}]], GREEDY, r"^requests\[0\] must be a .* got \[\{'content'|^requests\[0\] must be"),
     "one request": (text(), GREEDY, r"^requests must be a list, got one TextGenerationRequest; did you mean \[request\]\?"),
     "one text": ("x", GREEDY, "^requests must be a sequence of"),

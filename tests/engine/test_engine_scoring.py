@@ -106,8 +106,8 @@ class WithBos(FakeTokenizer):
 
     bos_token_id = 0
 
-    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        ids = super().encode(text)
+    def encode(self, text: str, add_special_tokens: bool = False, **more: Any) -> list[int]:
+        ids = super().encode(text, **more)
         return [0, *ids] if add_special_tokens else ids
 
 
@@ -145,7 +145,7 @@ def test_a_response_of_sentencepiece_gets_no_space_of_its_own() -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from evalharness.engine.prompts import response_ids
+    from evalharness.engine.text_ids import response_ids
 
     words = ["\u2581yes", "yes", "\u2581", "\n", "\u2581no", "y", "e", "s", "n", "o"]
     tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[], ignore_merges=True))
@@ -153,9 +153,9 @@ def test_a_response_of_sentencepiece_gets_no_space_of_its_own() -> None:
     tokenizer.decoder = decoders.Metaspace()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     assert fast.encode("yes", add_special_tokens=False) == [0]
-    behind = response_ids(ScoringRequest("x", "yes"), fast, (), None)
+    behind = response_ids(ScoringRequest("x", "yes"), fast)
     assert fast.convert_ids_to_tokens(list(behind)) == ["y", "e", "s"]
-    assert response_ids(ScoringRequest("x", " no"), fast, (), None) == tuple(fast.encode(" no", add_special_tokens=False))
+    assert response_ids(ScoringRequest("x", " no"), fast) == tuple(fast.encode(" no", add_special_tokens=False))
 
 
 def test_a_backend_that_cannot_score_is_refused_before_anything_runs() -> None:

@@ -71,7 +71,7 @@ def test_a_stop_string_around_a_special_token_is_refused(string: str) -> None:
 class Odd(FakeTokenizer):
     """Knows no letters but a to z: others are unknown; encoding "!" fails; "A" is normalised to "a"."""
 
-    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = False, **_: Any) -> list[int]:
         if "!" in text:
             raise ValueError("not encodable")
         return [0 if not c.isascii() else super(Odd, self).encode(c.lower())[0] for c in text]

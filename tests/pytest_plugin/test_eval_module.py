@@ -60,9 +60,19 @@ def test_s(case, generation): assert generation.text == f"ask {{case.id}}"
         assert [row["nodeid"] for row in run.rows] == collected
 
     @pytest.mark.parametrize(("limit", "num_cases"), [("1", 1), ("3", 3), ("100", 4)])
-    def test_limit_keeps_the_first_cases(self, project: Project, limit: str, num_cases: int) -> None:
-        run = project.write(test_a=MARK + TEST).run_inline("--limit", limit)
+    def test_limit_first_keeps_the_first_cases(self, project: Project, limit: str, num_cases: int) -> None:
+        run = project.write(test_a=MARK + TEST).run_inline("--limit-first", limit)
         assert [row["case_id"] for row in run.rows] == [f"c{i}" for i in range(num_cases)]
+
+    def test_limit_draws_a_sample_that_shards_share(self, project: Project) -> None:
+        generator = MARK.replace("cases=cases", "cases=lambda data: iter(cases(data))")  # is called twice
+        taken = []
+        for mark in (MARK, generator):
+            for part in ((), ("--shard=1/2",), ("--shard=2/2",)):
+                run = project.write(test_a=mark + TEST).run_inline("--limit=2", "--run-id", f"r{len(taken)}", *part)
+                taken.append([row["case_id"] for row in run.rows])
+        assert taken[0] == taken[1] + taken[2] == taken[3] == taken[4] + taken[5]
+        assert {case_id in ("c0", "c2") for case_id in taken[0]} == {True, False}  # one of each parity
 
     def test_the_header_says_what_will_run(self, project: Project) -> None:
         run = project.write(test_a=MARK + TEST).run_inline("--run-id", "first")
@@ -95,6 +105,7 @@ WRONG_MARKERS = [
     ("eval(cases=cases, request=ask, options=[])", "options must be GenerationOptions or a list of them, got \\[\\]"),
     ("eval(cases=lambda data: [], request=ask)", "<lambda>\\(None\\) found no cases; give a folder that holds some with --data"),
     ("eval(cases=lambda: [Case(id='a')], request=ask)", "too many positional arguments; `cases` is called with one argument, the data"),
+    ("eval(cases=lambda data: (Case(id='a') for _ in 'ab'), request=ask)", "returned case ids more than once: 'a'"),
     ("eval(cases=lambda data: [1], request=ask)", "returned 1; every case must be an evalharness.Case"),
     ("eval(cases=lambda data: None, request=ask)", "returned None; it must return a list of evalharness.Case"),
     ("eval(cases=lambda data: [Case(id='a'), Case(id='b'), Case(id='a')], request=ask)", "returned case ids more than once: 'a'"),
@@ -136,7 +147,7 @@ class TestWrongEvals:
     @pytest.mark.parametrize(
         ("test", "message"),
         [
-            ("@pytest.mark.gate('x => 1')\n" + TEST, "gate 'x => 1' is not understood; write 'metric >= number'"),
+            ("@pytest.mark.gate('x => 1')\n" + TEST, "gate 'x => 1' is not understood; did you mean '>=' in place of '=>'? write"),
             (
                 "@pytest.mark.gate('x[party=odd] >= 1')\n" + TEST,
                 "no case has the tag 'party'; did you mean 'parity'? tags here are: parity",
@@ -341,7 +352,7 @@ class TestWrongOptions:
 
     def test_markers_and_options_are_documented(self, project: Project) -> None:
         assert "@pytest.mark.gate(*expressions): conditions on" in project.run_inline("--markers").output
-        assert re.search(r"--limit=N\s+Run only the first N cases of each eval", project.run_inline("--help").output)
+        assert re.search(r"--limit-first=N\s+Run only the first N cases of each eval", project.run_inline("--help").output)
 
     @pytest.mark.parametrize("shown", ["--help", "--version", "--markers"])
     def test_help_comes_whatever_else_is_on_the_command_line(self, project: Project, shown: str) -> None:

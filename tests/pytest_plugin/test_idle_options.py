@@ -28,7 +28,7 @@ IDLE = {
         ("--accept-changes",),
         "--accept-changes changed nothing: it concerns resumed runs and baselines, and this run has neither",
     ),
-    "baseline": (("--baseline=latest",), "--baseline changed nothing: no test in this run has the gate no_regression"),
+    "baseline": (("--baseline=latest",), "--baseline changed nothing: no test in this run has a gate that compares with it"),
     "nothing": ((), None),
 }
 
@@ -63,7 +63,7 @@ def test_options_of_questions_are_named_where_responses_are_only_scored(project:
     scored = PLAIN.replace("import Case,", "import Case, ScoringRequest,").replace("request=ask", "request=score_given")
     scored = scored.replace("pytestmark", "def score_given(case): return ScoringRequest('a', 'b')\npytestmark", 1)
     script = project.script({"contains": "a", "logprobs": -0.5, "text": "x"})
-    given = ("--model", script, "--temperature=0.5", "--seed=3", "--plugin=balanced-json-stop", "--limit=2")
+    given = ("--model", script, "--temperature=0.5", "--seed=3", "--plugin=balanced-json-stop", "--limit-first=2")
     idle = project.write(test_a=scored).run_inline("--run-id", "one", *given).facts["idle_options"]
     changed_nothing = "changed nothing: this run only scored given responses"
     assert sorted(idle) == [f"--plugin {changed_nothing}", f"--seed {changed_nothing}", f"--temperature {changed_nothing}"]

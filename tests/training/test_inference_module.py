@@ -77,7 +77,7 @@ def test_what_is_no_text_is_refused(prompts: Any, error: type[Exception], proble
 
 def test_a_prompt_has_no_end_token_whatever_the_tokenizer_adds() -> None:
     class Ending(FakeTokenizer):
-        def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        def encode(self, text: str, add_special_tokens: bool = False, **_: Any) -> list[int]:
             return [*super().encode(text), *([self.eos_token_id] if add_special_tokens else [])]
 
     backend = FakeBackend.from_answers(lambda prompt: prompt.text)

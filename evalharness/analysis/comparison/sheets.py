@@ -85,6 +85,8 @@ class Side:
     """By eval and test."""
     aggregates: dict[tuple[str, str, str], float] = field(default_factory=dict)
     """By eval, test and metric."""
+    draws: dict[tuple[str, str, str], tuple[list[float | None], int]] = field(default_factory=dict)
+    """Those of the bootstrap of aggregates that have one, and of how many groups; baselines have none."""
     directions: dict[tuple[str, str, str], str] = field(default_factory=dict)
     """By eval, test and metric: "lower" or "none" (no better direction), as the eval or a gate with `<` says."""
     own_limits: frozenset[str] = frozenset()

@@ -34,6 +34,7 @@ from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, s
 from evalharness.backends.hf.sampling import EXTRA_OPTIONS, Grammars, check_extras
 from evalharness.backends.hf.scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model
 from evalharness.backends.hf.shared_model import SharedModel
+from evalharness.backends.hf.shared_prefixes import SharedPrefixes, has_values
 from evalharness.backends.hf.shared_weights import SharedWeights
 from evalharness.backends.hf.weights import HfWeights
 from evalharness.backends.loaded_weights import WeightSource
@@ -77,6 +78,7 @@ class HfBackend:
         self._runner: BatchRunner | None = None
         self.work = WorkSums()
         self._drafts = HfDrafts()
+        self._prefixes = SharedPrefixes() if shared is None else None  # a trainer's model is called as its trainer calls it
         model = loaded.model
         self._computing: Callable[[], AbstractContextManager[Any]] = self._without_settings if shared is None else shared.sampling
         self._settings: Mapping[str, Any] = {
@@ -153,6 +155,7 @@ class HfBackend:
             "max_rows_per_batch": self.batch_sizes.row_cap,
             "num_batches_halved": self.batch_sizes.num_halvings,
             **({"cuda_graphs": self._steps.problem or self._steps.are_fixed} if self._settings["device"].startswith("cuda") else {}),
+            **({} if self._prefixes is None or self._prefixes.problem is None else {"shared_prefixes": self._prefixes.problem}),
             "adapter": self.weights.adapter_facts(),
             "is_shared": self.weights.is_shared,
         }
@@ -185,9 +188,11 @@ class HfBackend:
         while window := list(itertools.islice(source, WINDOW_SIZE)):
             for group in groups_of_equal_plan(window):
                 self.check_plan(group[0].plan)
-                is_given = group[0].response_ids is not None
-                runs: Runner = ScoringRunner(self.weights.model, runner.should_stop, self._computing) if is_given else runner
-                yield from self._run_prompts(group, runs)
+                if group[0].response_ids is None:
+                    yield from self._run_prompts(group, runner)
+                    continue
+                scoring = ScoringRunner(self.weights.model, runner.should_stop, self._computing, self._prefixes)
+                yield from self._run_prompts(group, scoring) if group[0].has_images else self._run_given(group, scoring)
 
     def response_logprobs(self, prompts: Sequence[Prompt], *, grad: bool) -> ResponseScores:
         """Return the scores of the prompts' responses as tensors; see `TensorBackend`."""
@@ -251,6 +256,22 @@ class HfBackend:
                 self.work.patches(grid for row in rows for grid in row.image_grids)
             yield from refused
             yield from self._run_rows(rows, runner)
+
+    def _run_given(self, prompts: list[Prompt], runner: ScoringRunner) -> Iterator[BackendOutput]:
+        """Score texts, those together that begin alike."""
+        rows, refused = _sort_out(prompts, self._row, runner)
+        yield from refused
+        with_values = list(filter(has_values, rows))
+        packs = self._prefixes.packs(self.weights.model, with_values) if self._prefixes is not None else None
+        if packs is None:
+            yield from self._run_rows(rows, runner)
+            return
+        yield from self._run_rows([row for row in rows if not has_values(row)], runner)
+        packs.sort(key=lambda pack: pack.width)
+        num_logits = max(pack.num_judging for pack in packs)
+        while packs:
+            batch = self.batch_sizes.take(packs, lambda pack: pack.width, prompts, self.weights.model.device, num_logits=num_logits)
+            yield from self._run_batch([row for pack in batch for row in pack.rows], runner)
 
     def _run_rows(self, rows: list[Row], runner: Runner) -> Iterator[BackendOutput]:
         rows.sort(key=_length)

@@ -175,15 +175,23 @@ class BatchSizes:
         weight_bytes = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
         self._max_padding = max_padding(model.device, weight_bytes, self._cost)
 
-    def take(self, items: list[Item], length: Callable[[Item], int], prompts: Sequence[Prompt], device: torch.device) -> list[Item]:
+    def take(
+        self,
+        items: list[Item],
+        length: Callable[[Item], int],
+        prompts: Sequence[Prompt],
+        device: torch.device,
+        *,
+        num_logits: int | None = None,
+    ) -> list[Item]:
         """Remove from the end of `items`, sorted by length, the longest that run well together on the device; always at least one.
 
-        `prompts` are what they are of, or all of a group of equal plans.
+        `prompts` are what they are of, or all of a group of equal plans. `num_logits`: how many positions of an item have logits, if known.
         """
         budget = available_bytes(device)
         if self.known_limit is not None:
             budget = min(budget, self.known_limit)
-        needed = self._bytes_of(prompts)
+        needed = self._bytes_of(prompts, num_logits)
         return take_batch(
             items, length, lambda num_rows, width: num_rows <= self.row_cap and needed(num_rows, width) <= budget, self._max_padding
         )
@@ -194,11 +202,14 @@ class BatchSizes:
         self.known_limit = self._bytes_of(prompts)(len(prompts) // 2, width)
         logger.warning("out of memory with %d rows of %d tokens; going on with half (%s)", len(prompts), width, problem)
 
-    def _bytes_of(self, prompts: Sequence[Prompt]) -> Callable[[int, int], int]:
+    def _bytes_of(self, prompts: Sequence[Prompt], num_logits: int | None = None) -> Callable[[int, int], int]:
         """Return what a batch of so many of these, so wide, takes: with the tokens that they may generate, or the logits of given ones."""
         if prompts[0].response_ids is None:
             num_new = prompts[0].plan.max_new_tokens
             return lambda num_rows, width: self._cost.bytes_for(num_rows, width, num_new)
+        logit_bytes = self._vocab_size * 4 * _LOGIT_COPIES
+        if num_logits is not None:
+            return lambda num_rows, width: self._cost.bytes_for(num_rows, width, 0) + num_rows * num_logits * logit_bytes
         # Every row of a batch has logits from where the first response begins to the end.
-        earliest, logit_bytes = min(prompt.num_tokens or len(prompt.token_ids) for prompt in prompts), self._vocab_size * 4 * _LOGIT_COPIES
+        earliest = min(prompt.num_tokens or len(prompt.token_ids) for prompt in prompts)
         return lambda num_rows, width: self._cost.bytes_for(num_rows, width, 0) + num_rows * max(width - earliest, 1) * logit_bytes

@@ -7,7 +7,7 @@ row equal those of the row alone, in models of every kind. Logits are computed o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +20,7 @@ from evalharness.backends.base import BackendOutput, Completion, SamplingPlan, d
 from evalharness.backends.hf.batching import is_out_of_memory
 from evalharness.backends.hf.decoding import Row, collate
 from evalharness.backends.hf.sampling import entropies_of, warpers_for
+from evalharness.backends.hf.shared_prefixes import SharedPrefixes
 
 
 def row_to_score(row: Row) -> Row:
@@ -37,12 +38,20 @@ class ScoringRunner:
     should_stop: Callable[[], bool]
     computing: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
     """What the model must be in meanwhile."""
+    prefixes: SharedPrefixes | None = None
+    """Reads once what rows have in common; None: every row is read on its own."""
 
     def run(self, rows: Sequence[Row]) -> Iterator[BackendOutput]:
         """Yield one completion per row, its ids those of the response; an `error` where the model gave no usable numbers."""
+        packs = None if self.prefixes is None else self.prefixes.packs(self.model, rows)
         outputs: list[BackendOutput] = []
         with self.computing():
-            for row, logits in zip(rows, logits_of_responses(self.model, rows), strict=True):
+            if self.prefixes is None or packs is None:
+                all_logits: Iterable[torch.Tensor] = logits_of_responses(self.model, rows)
+            else:
+                rows = [row for pack in packs for row in pack.rows]
+                all_logits = self.prefixes.logits(self.model, packs, logits_of_responses)
+            for row, logits in zip(rows, all_logits, strict=True):
                 outputs.append(_completion(row, logits))
         yield from outputs
 

@@ -94,17 +94,17 @@ class RequestWriter:
         `RequestError` for a prompt given as ids that would not be the same ones again after a way through text.
         """
         ids = self._flavour.token_ids and not as_text
-        if prompt.given_as_ids and not ids:
+        if (prompt.given_as_ids or prompt.bare is not None) and not ids:
             self._check_round_trip(prompt)
         body: dict[str, Any] = {"model": model, "prompt": list(prompt.token_ids) if ids else prompt.text}
         if prompt.plan.logprobs:
             body["logprobs"] = 1
         if self._flavour.token_ids and not ids:
-            body["add_special_tokens"] = False  # the rendered text has them
+            body["add_special_tokens"] = prompt.bare is not None  # a rendered text has them
         return {**body, **self._sampling(prompt.plan)}
 
     def _check_round_trip(self, prompt: Prompt) -> None:
-        again = tuple(self._tokenizer.encode(prompt.text, add_special_tokens=False))
+        again = tuple(self._tokenizer.encode(prompt.text, add_special_tokens=prompt.bare is not None))
         if again != prompt.token_ids:
             raise RequestError(
                 f"the server takes no token ids, and the text of these {len(prompt.token_ids)} ids is tokenised to {len(again)} others; "
@@ -113,6 +113,11 @@ class RequestWriter:
 
     def chat_body(self, prompt: Prompt, chat: ChatCall, images: Sequence[Image.Image], model: str) -> dict[str, Any]:
         """Return the body for `/v1/chat/completions`, the only way for images: the server renders the messages itself."""
+        if chat.continue_final_message and (self._flavour.is_max or not self._flavour.token_ids):
+            raise RequestError(
+                f"server {self._name!r} cannot go on with a message (prefill, continue_final_message) where there are images; leave it "
+                "out, or ask with --backend hf or vllm"
+            )
         body: dict[str, Any] = {"model": model, "messages": _with_images(chat.messages, images)}
         if chat.tools:
             body["tools"] = list(chat.tools)

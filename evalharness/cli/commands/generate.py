@@ -18,9 +18,10 @@ from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat
 from evalharness.api.wording import plural
-from evalharness.cli.framework import PATH, command, own_stdout, project_root, resolve_options, run_options
+from evalharness.cli.framework import PATH, command, own_stdout, resolve_options, run_options
 from evalharness.config import RunConfig
 from evalharness.config.options import ARGUMENTS, DECODING
+from evalharness.config.sources import project_root
 from evalharness.tasks.prompt_rows import PromptRow, rows_of_file, user_turn
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 OF_RUNS = frozenset(
     {
-        "wait", "data", "limit", "shard", "spot", "devices", "share_devices", "hang_timeout", "cache", "cache_dir", "run_id", "resume",
-        "report_dir", "baseline", "accept_changes", "keep_going", "noise", "noise_cases", "executor", "ray_address",
+        "wait", "data", "limit", "limit_first", "shard", "spot", "devices", "share_devices", "hang_timeout", "cache", "cache_dir", "run_id",
+        "resume", "report_dir", "baseline", "accept_changes", "keep_going", "noise", "noise_cases", "executor", "ray_address",
     }
 )  # fmt: skip
 """Options that are about runs and their records; all others, further backends' included, are options of this command too."""

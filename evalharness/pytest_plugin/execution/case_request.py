@@ -14,7 +14,7 @@ import inspect
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from evalharness.api.cases import Case
@@ -22,6 +22,7 @@ from evalharness.api.checks import any_text, shown
 from evalharness.api.errors import EvalHarnessError, RequestError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import (
+    CompletionRequest,
     GenerationFailure,
     Outcome,
     Request,
@@ -34,8 +35,8 @@ from evalharness.api.wording import plural
 
 MAX_STEPS = 1000
 """A generator that has asked so many steps without coming to its question never will."""
-_REQUESTS = (TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest, ScoringRequest)
-_QUESTION = "a TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest or ScoringRequest"
+_REQUESTS = (TextGenerationRequest, VlmGenerationRequest, CompletionRequest, TokenGenerationRequest, ScoringRequest)
+_QUESTION = "a TextGenerationRequest, VlmGenerationRequest, CompletionRequest, TokenGenerationRequest or ScoringRequest"
 _STEP = "a step is (list of requests, GenerationOptions) or (list of requests, list with the options of each)"
 
 
@@ -89,6 +90,7 @@ class CaseRequest:
         self._check = check
         self._generator: Generator[Any, Any, Any] | None = None
         self._arrived: dict[int, Outcome] = {}
+        self._scored: Sequence[Outcome] = ()
         self.steps: list[Step] = []
         """The steps asked so far."""
 
@@ -127,7 +129,22 @@ class CaseRequest:
             if isinstance(outcome, GenerationFailure):
                 which = f", request {number} of {len(outcomes)}" if len(outcomes) > 1 else ""
                 return self._failure(outcome.kind, f"step {len(self.steps)}{which}: {outcome.problem}", outcome.error)
-        return self._advance(list(outcomes))
+        made = self._advance(list(outcomes))
+        self._scored = outcomes if isinstance(made, ScoringRequest) else ()
+        return made
+
+    def take_scored(self, question: Next, options: Sequence[GenerationOptions]) -> list[Outcome | None]:
+        """Return, for each options, what the last step's request for the same score brought, None if there was none.
+
+        Scoring draws nothing, so the engine would answer the same. The outcomes are released.
+        """
+        known: list[Outcome | None] = [None] * len(options)
+        for place, outcome in enumerate(self._scored):
+            if self.steps[-1].requests[place] == question:
+                asked = replace(self.steps[-1].options[place], seed=None)
+                known = [outcome if replace(each, seed=None) == asked else before for each, before in zip(options, known, strict=True)]
+        self._scored = ()
+        return known
 
     def close(self) -> str | None:
         """End the generator; return the problem if it did not end well. May be called at any time."""

@@ -164,9 +164,12 @@ class UnitRunner:
                 self.pending.add(PendingRequest(case, made, place, request, options, in_steps.get((number, place))))
             return
         samples = {} if recorded is None else recorded.samples
-        for sample, options in enumerate(self.work.module.options_for(case.case)):
+        variants = self.work.module.options_for(case.case)
+        for sample, (options, scored) in enumerate(zip(variants, case.take_scored(made, variants), strict=True)):
             if isinstance(made, GenerationFailure):
                 self._finish(case, sample, made)
+            elif scored is not None and sample not in samples:
+                self._finish(case, sample, scored)
             else:
                 self.pending.add(PendingRequest(case, None, sample, made, options, samples.get(sample)))
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from evalharness.api.cases import Case
 from evalharness.api.errors import EvalHarnessError
 from evalharness.api.images import image_sha256
-from evalharness.api.requests import GenerationFailure, GenerationResult, Request, TokenGenerationRequest
+from evalharness.api.requests import CompletionRequest, GenerationFailure, GenerationResult, Request, TokenGenerationRequest
 from evalharness.api.scoring import ScoringRequest, chat_of
 from evalharness.api.tools import read_tools
 from evalharness.api.wording import plural
@@ -118,6 +118,10 @@ def _difference(request: Request, made: GenerationResult) -> PromptChange | None
     chat = chat_of(request)
     if isinstance(request, ScoringRequest) and not _same_response(request, made):
         return PromptChange("the response that is scored would be different now")
+    if isinstance(request, ScoringRequest) and request.join != made.join:
+        return PromptChange("prompt and response would be joined in another way now")
+    if chat is not None and chat.prefill != made.prefill:
+        return PromptChange("its answer would be started in another way now")
     if chat is None:
         return _without_chat(request, made)
     texts = [*_texts(chat.messages), *(tool.name for tool in read_tools(chat.tools))]
@@ -139,10 +143,14 @@ def _same_response(request: ScoringRequest, made: GenerationResult) -> bool:
 
 
 def _without_chat(request: Request, made: GenerationResult) -> PromptChange | None:
-    from evalharness.engine.prompts import token_ids_sha256
+    from evalharness.engine.prompts import bare_sha256, token_ids_sha256
 
-    if isinstance(request, ScoringRequest) and isinstance(request.prompt, str):
-        return None if request.prompt == made.prompt_text else _OTHER_TEXT
+    prompt = request.prompt if isinstance(request, ScoringRequest) else request
+    if isinstance(prompt, CompletionRequest):
+        response = made.token_ids if isinstance(request, ScoringRequest) else None
+        return None if bare_sha256(prompt, response) == made.prompt_sha256 else _OTHER_TEXT
+    if isinstance(prompt, str):
+        return None if prompt == made.prompt_text else _OTHER_TEXT
     if isinstance(request, TokenGenerationRequest):
         ids = token_ids_sha256(request.prompt_token_ids)
     else:

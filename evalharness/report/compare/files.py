@@ -52,7 +52,8 @@ def _lines(comparison: compare.Comparison) -> Iterator[list[Any]]:
             yield [*sides, change.eval, change.test, kind, change.slice_key, change.slice_value, change.metric, *_numbers(change)]
     for (eval_name, test, metric), after in comparison.candidate.aggregates.items():
         before = comparison.base.aggregates.get((eval_name, test, metric), math.nan)
-        yield [*sides, eval_name, test, "aggregate", "", "", metric, "", before, after, after - before, *[""] * 11]
+        ends = ["" if end is None else end for end in text.difference_interval(comparison, (eval_name, test, metric), after - before)]
+        yield [*sides, eval_name, test, "aggregate", "", "", metric, "", before, after, after - before, *ends, *[""] * 9]
     for part in comparison.coverage:
         for reason, count in part.reasons.items():
             yield [*sides, part.eval, part.test, "unpaired", "", "", reason, *[""] * 10, count, "", "", "", ""]

@@ -81,8 +81,20 @@ def aggregate_changes(comparison: compare.Comparison, part: compare.Coverage) ->
     for (eval_name, test, name), after in comparison.candidate.aggregates.items():
         before = comparison.base.aggregates.get((eval_name, test, name))
         if (eval_name, test) == (part.eval, part.test) and before is not None:
-            changes.append((name, number_text(before), number_text(after), signed(after - before)))
+            low, high = difference_interval(comparison, (eval_name, test, name), after - before)
+            interval = "" if low is None else f" [{signed(low)} … {signed(high)}]"
+            changes.append((name, number_text(before), number_text(after), f"{signed(after - before)}{interval}"))
     return changes
+
+
+def difference_interval(comparison: compare.Comparison, metric: tuple[str, str, str], value: float) -> tuple[Any, Any]:
+    """Return the 95 % interval of an aggregate's difference, None twice unless both sides have drawn cases equally often."""
+    (before, groups), (after, others) = (side.draws.get(metric, ([], 0)) for side in (comparison.base, comparison.candidate))
+    if not before or len(before) != len(after):
+        return None, None
+    from evalharness.analysis.statistics.aggregates import differences, interval_of  # loads numpy
+
+    return interval_of(value, differences(before, after), min(groups, others)) or (None, None)
 
 
 def shown_slices(comparison: compare.Comparison) -> list[compare.MetricChange]:

@@ -29,8 +29,8 @@ from evalharness.runs.schema import EngineEntry, RunFile, entries_of, items_of, 
 
 # Options that say where and how much was run, not what a case was asked.
 _NOT_OF_A_CASE = frozenset({
-    "backend", "model", "dtype", "limit", "shard", "spot", "run_id", "resume", "report_dir", "report_html", "baseline", "wait", "devices",
-    "share_devices", "hang_timeout", "executor", "ray_address", "tune", "noise", "noise_cases",
+    "backend", "model", "dtype", "limit", "limit_first", "shard", "spot", "run_id", "resume", "report_dir", "report_html", "baseline",
+    "wait", "devices", "share_devices", "hang_timeout", "executor", "ray_address", "tune", "noise", "noise_cases",
 })  # fmt: skip
 
 

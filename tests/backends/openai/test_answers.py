@@ -50,9 +50,9 @@ def test_a_text_without_ids_is_tokenised_again_and_says_so() -> None:
 class Strict(FakeTokenizer):
     """As tokenizers are: they take no half of a surrogate pair."""
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = True, **more: Any) -> list[int]:
         text.encode("utf-8")
-        return super().encode(text, add_special_tokens=add_special_tokens)
+        return super().encode(text, add_special_tokens=add_special_tokens, **more)
 
 
 @pytest.mark.parametrize(("text", "read_as"), [("a\ud800b", "a\ufffdb"), ("\udc00", "\ufffd"), ("\ud83d\ude00", "😀"), ("猫😀", "猫😀")])

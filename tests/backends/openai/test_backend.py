@@ -16,6 +16,7 @@ from PIL import Image
 from evalharness.api.errors import BackendError, CapabilityError, ConfigError, RequestsFailed, UnsupportedOption
 from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions
 from evalharness.api.requests import (
+    CompletionRequest,
     GenerationFailure,
     GenerationResult,
     TextGenerationRequest,
@@ -141,6 +142,22 @@ def test_ids_go_as_text_only_where_that_gives_the_same_ids(told: Told, tiny_toke
     assert [asked.body["prompt"] for asked in told.server.posts()] == ["hello hello"]
     assert (fine.text, refused.kind) == ("x", "invalid")
     assert f"the text of these 5 ids is tokenised to {len(tiny_tokenizer.encode('hello'))} others" in refused.problem
+
+
+def test_bare_texts_go_as_ids_or_as_texts_that_the_server_begins_itself(told: Told, tiny_tokenizer: Any) -> None:
+    told.say = saying(tiny_tokenizer, "x", ids=False)
+    texts = CompletionRequest("one two"), CompletionRequest("one<|im_end|>", special_tokens=True)
+    plain = CompletionRequest("one<|im_end|>")
+    assert [result.text for result in ask(told.engine(), *texts, plain)] == ["x"] * 3
+    sent = [asked.body["prompt"] for asked in told.server.posts()]
+    encode = tiny_tokenizer.encode
+    assert sorted(sent) == sorted([*(encode(one.prompt) for one in texts), encode(plain.prompt, split_special_tokens=True)])
+    *fine, refused = ask(told.engine(server="openai"), *texts, plain)
+    assert ([result.text for result in fine], refused.kind) == (["x"] * 2, "invalid")  # such a server reads special tokens in data
+    assert sorted(asked.body["prompt"] for asked in told.server.posts()[3:]) == ["one two", "one<|im_end|>"]
+    told.say = lambda asked: Reply("no ids", 422) if isinstance(asked.body["prompt"], list) else saying(tiny_tokenizer, "x")(asked)
+    ask(told.engine(concurrency=1), texts[0], text())
+    assert [asked.body["add_special_tokens"] for asked in told.server.posts()[-2:]] == [True, False]
 
 
 def test_each_sample_is_a_request_of_its_own_and_one_without_a_choice_takes_no_other_along(told: Told, tiny_tokenizer: Any) -> None:
@@ -273,6 +290,13 @@ def test_pictures_go_with_their_messages(told: Told, tiny_tokenizer: Any) -> Non
     assert question == {"type": "text", "text": "what?"}
     assert asked.body["chat_template_kwargs"] == {"enable_thinking": False}
     assert (result.text, result.images[0]["width"]) == ("a picture", 64)
+    begun = replace(request, prefill="It is")
+    ask(told.engine(), begun)
+    sent = told.server.posts()[-1].body
+    assert (sent["messages"][-1], sent["continue_final_message"]) == ({"role": "assistant", "content": "It is"}, True)
+    assert not sent["add_generation_prompt"]
+    [refused] = ask(told.engine(server="mlx"), begun)  # it would end the answer that has begun
+    assert refused.problem.startswith("server 'mlx' cannot go on with a message (prefill, continue_final_message) where there are images")
 
 
 def test_a_server_that_makes_another_prompt_of_a_picture_is_an_error(told: Told, tiny_tokenizer: Any) -> None:

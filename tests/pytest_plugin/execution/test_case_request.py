@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from evalharness import Case, GenerationOptions, GenerationResult, TextGenerationRequest
+from evalharness import Case, GenerationOptions, GenerationResult, ScoringRequest, TextGenerationRequest
 from evalharness.api.errors import RequestError, UnsupportedOption
 from evalharness.api.requests import GenerationFailure
 from evalharness.pytest_plugin.execution.case_request import MAX_STEPS, CaseRequest, Step, has_steps, is_async
@@ -186,8 +187,8 @@ class TestWhatGoesWrong:
         failure = request.go_on([result("x")])
         assert failure == GenerationFailure(
             "error",
-            "request(c) returned None after 1 step; it must give a TextGenerationRequest, VlmGenerationRequest, TokenGenerationRequest "
-            "or ScoringRequest",
+            "request(c) returned None after 1 step; it must give a TextGenerationRequest, VlmGenerationRequest, CompletionRequest, "
+            "TokenGenerationRequest or ScoringRequest",
         )
 
     @pytest.mark.parametrize(
@@ -229,3 +230,16 @@ class TestWhatGoesWrong:
         assert request.go_on([result("x")]) == GenerationFailure(
             "error", "request(c) yielded 1000 steps without returning the final request; return one"
         )
+
+
+def test_a_question_that_the_step_before_scored_is_not_asked_again() -> None:
+    def request(case: Case) -> Iterator[Any]:
+        yield [ScoringRequest("a", "x"), ScoringRequest("a", "y")], GREEDY
+        return ScoringRequest("a", "y")  # type: ignore[return-value]
+
+    case = CaseRequest(CASE, request)
+    case.begin()
+    question = case.go_on([result("x"), result("y")])
+    variants = [replace(GREEDY, seed=3), replace(GREEDY, logprobs_kind="processed")]  # the second is another score
+    assert case.take_scored(question, variants) == [result("y"), None]
+    assert case.take_scored(question, variants) == [None, None]  # released

@@ -172,7 +172,7 @@ class TestMarkdown:
         shown = markdown(compared(tmp_path, cases([1.0] * 10), candidate))
         assert "- fewer than half of the cases of stage_a::test_summary could be paired" in shown
         shown = markdown(aggregated)
-        assert "they are not means of cases, so none is tested" in shown
+        assert "they are not means of cases. The difference has an interval" in shown
         assert "micro" in shown
         assert "-0.250" in shown
 

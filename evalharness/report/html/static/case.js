@@ -162,6 +162,7 @@ function sourcesOf(generation) {
     el("p", { class: "muted small" }, visible(counts.filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => `${name} ${value}`).join(" · "))),
     part("Raw text", generation.raw_text),
     part("Prompt", generation.prompt_text),
+    generation.shots?.length ? el("p", { class: "small" }, visible(`Worked examples: ${generation.shots.join(", ")}`)) : null,
     generation.fallback ? el("p", { class: "small" }, visible(`Fallback: ${generation.fallback}`)) : null,
     generation.ignored_options?.length ? el("p", { class: "small" }, visible(`Options left out: ${generation.ignored_options.join(", ")}`)) : null,
   ].filter(Boolean);

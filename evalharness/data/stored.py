@@ -1,0 +1,59 @@
+"""What a file of rows gives: its rows in order, any one of them again, and bytes that are read only when they are used.
+
+A row is plain JSON-like values by column. Bytes stand in it as `StoredBytes`, so that rows with images stay small. Nothing in a file is
+ever unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from evalharness.api.errors import ConfigError, did_you_mean
+
+Row = Mapping[str, Any]
+
+
+class RowFile(Protocol):
+    """One file of rows, or some rows in memory. A *place* is an int by which a row is found again."""
+
+    name: str
+    """For messages, and the value `__file__` of each of its rows."""
+    folder: Path
+    """What paths in its rows are relative to."""
+
+    def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield places and rows, in order and a few at a time; `columns` are all that is asked for where not None."""
+
+    def row(self, place: int) -> dict[str, Any]:
+        """Return one row again; threads may ask at once."""
+
+    def where(self, place: int) -> str:
+        """Return how messages name a row."""
+
+
+class GivenRows:
+    """Rows in memory."""
+
+    def __init__(self, rows: Iterable[Row], name: str = "rows", folder: Path | None = None) -> None:
+        self.name, self.folder, self._rows = name, folder or Path(), [dict(row) for row in rows]
+
+    def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield positions and rows."""
+        for place in range(len(self._rows)):
+            yield place, self.row(place)
+
+    def row(self, place: int) -> dict[str, Any]:
+        """Return one row."""
+        return dict(self._rows[place])
+
+    def where(self, place: int) -> str:
+        """Return the row's number, from 1."""
+        return f"{self.name}: row {place + 1}"
+
+
+def no_column(name: str, known: Sequence[str], where: str) -> ConfigError:
+    """Return the error for a column that is not there."""
+    columns = ", ".join(column for column in known if column != "__file__")
+    return ConfigError(f"{where} has no {name!r}{did_you_mean(name, known) or ';'} it has: {columns or 'none'}")
