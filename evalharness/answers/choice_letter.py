@@ -29,6 +29,7 @@ def choice_letter(letters: str = "ABCD", texts: Sequence[str] = ()) -> Extractor
     "B. Paris", "(B) Paris"), if no other line begins so; the only letter in brackets; with the choices' `texts`, the only one of them that
     stands in the answer. What names two letters ("A or B") names none.
     """
+    letters = "".join(letters)  # also of a list
     if not letters.isalnum() or len(set(letters.upper())) != len(letters):
         raise ContractValueError(f"letters must be different letters or digits such as 'ABCD', got {letters!r}")
     if len(texts) > len(letters):
