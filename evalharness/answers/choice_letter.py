@@ -47,9 +47,8 @@ def _finder(letters: str) -> Callable[[str, Sequence[str]], str | None]:
     # A small letter may be a word: only one that is marked, or ends its line, is a choice.
     letter = rf"(?P<letter>[{upper}]{_WORD_ENDS}(?!['’]\w)|[{lower}](?=[.:;,)\]}}*_`\"'$]|\s*$))"
     other = rf"(?:{_CLOSING}|\s){{0,6}}(?:,|\bor\b|\band\b|/|&){_OPENING}{{0,6}}[{upper}]{_WORD_ENDS}"
-    stated = re.compile(
-        rf"{_STATES}(?:{_OPENING}|\\(?:text(?:bf|it|rm)?|math(?:bf|it|rm))\{{){{0,8}}{letter}(?P<also>{other})?", re.MULTILINE
-    )
+    macro = r"\\(?:text(?:bf|it|rm)?|math(?:bf|it|rm))\{"
+    stated = re.compile(rf"{_STATES}(?:{_OPENING}|{macro}){{0,8}}{letter}(?P<also>{other})?", re.MULTILINE)
     begins = re.compile(rf"^[*_`\"'$(\[\s]{{0,8}}{letter}(?:{_CLOSING}{{0,4}}(?:[.:,)]|\s{{0,8}}$)|{_CLOSING}{{1,4}})", re.MULTILINE)
     bracketed = re.compile(rf"(?<!\w)[(\[]([{upper}])[)\]]")
 
