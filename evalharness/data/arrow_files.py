@@ -138,9 +138,9 @@ class _ArrowRows:
         self._cursors = threading.local()
         try:
             self.schema, self.num_rows = self._open()
+            self._binary = [field.name for field in self.schema if _has_bytes(field.type)]
         except _errors() as error:
             raise self._unreadable(error) from error
-        self._binary = [field.name for field in self.schema if _has_bytes(field.type)]
         self._parts: dict[tuple[str, ...], list[Part]] = {}
 
     def _open(self) -> tuple[pa.Schema, int]:
@@ -331,4 +331,6 @@ class IpcRows(_ArrowRows):
         return self._starts
 
     def _part(self, part: Part, columns: tuple[str, ...]) -> pa.Table:
-        return _pyarrow().Table.from_batches([self._batch(part.group)]).select(list(columns))
+        table = _pyarrow().Table.from_batches([self._batch(part.group)]).select(list(columns))
+        table.validate(full=True)  # Arrow trusts offsets in a file: wrong ones end the process
+        return table
