@@ -13,7 +13,7 @@ Metric of lm-eval 0.4.13, group `mmlu_pro` (version 2.0; tasks 3.1), equal per i
 categories.
 https://github.com/EleutherAI/lm-evaluation-harness/tree/v0.4.13/lm_eval/tasks/mmlu_pro
 
-For a chat model: `chat=True`.
+For a chat model: --as-chat.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ request = template(
     'answer with "the answer is (X)" where X is the correct letter choice.\n',
     target=lambda row: row["cot_content"].replace("A: Let's think step by step. ", ""),
     shots=few_shot(rows_of("validation"), k=5, sampler="first_n", within="category"),
-    chat=False,
 )
 pytestmark = pytest.mark.eval(
     cases=rows_of("test"),
