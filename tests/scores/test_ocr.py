@@ -1,4 +1,4 @@
-"""OCRBench's rule, and the authors' script, whose results on these answers were looked up in it."""
+"""OCRBench's rule, and what the authors' script (linked in the eval) gives by its code."""
 
 from __future__ import annotations
 
