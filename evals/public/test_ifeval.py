@@ -25,7 +25,7 @@ from evalharness.data import cases_from
 from evalharness.prompts import template
 from evalharness.scores import ifeval, ifeval_aggregate
 
-FILES = ("ifeval_input_data.jsonl", "*/ifeval_input_data.jsonl", "input_data.jsonl", "*/input_data.jsonl")
+FILES = ("ifeval_input_data.jsonl", "*/ifeval_input_data.jsonl", "input_data.jsonl", "*/input_data.jsonl", "train-*.parquet")
 COLUMNS = ("key", "prompt", "instruction_id_list", "kwargs")
 
 pytestmark = pytest.mark.eval(

@@ -59,11 +59,16 @@ def _recorded(known: Mapping[str, Any], asked: str) -> Any:
     return known[asked]
 
 
-def official_task(name: str, files: Mapping[str, str], **changes: Any) -> ConfigurableTask:
-    """Return lm-eval's task (`gsm8k/gsm8k`) as it is shipped, but for where its splits are read and these changes of its configuration."""
+def official_config(name: str) -> dict[str, Any]:
+    """Return the configuration of lm-eval's task (`gsm8k/gsm8k`) as it is shipped."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCAL_RANK", "1")  # only rank 0 downloads nltk's model of sentences, which nothing here asks for
-        config = load_yaml(_TASKS / f"{name}.yaml", resolve_func=True)
+        return dict(load_yaml(_TASKS / f"{name}.yaml", resolve_func=True))
+
+
+def official_task(name: str, files: Mapping[str, str], **changes: Any) -> ConfigurableTask:
+    """Return lm-eval's task (`gsm8k/gsm8k`) as it is shipped, but for where its splits are read and these changes of its configuration."""
+    config = official_config(name)
     kind = "parquet" if next(iter(files.values())).endswith(".parquet") else "json"
     config |= {"dataset_path": kind, "dataset_name": None, "dataset_kwargs": {"data_files": dict(files)}}
     config |= {
