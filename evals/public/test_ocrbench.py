@@ -22,7 +22,7 @@ import pytest
 from evalharness import GenerationOptions
 from evalharness.data import cases_from
 from evalharness.prompts import template
-from evalharness.scores.ocr import ocr_contains
+from evalharness.scores import ocr_contains
 
 FILES = ("data/test-*.parquet", "OCRBench.json", "test-*.parquet", "*/OCRBench.json", "*/data/test-*.parquet")
 
