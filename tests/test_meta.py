@@ -33,6 +33,7 @@ ROOMS = (
     "runs",
     "analysis",
     "report",
+    "interop",
     "data",
     "prompts",
     "answers",

@@ -339,8 +339,8 @@ class RunConfig:
     report_dir: Path = option(_FOLDER, "Folder that gets one folder per run", default=Path("reports"))
     baseline: str | None = option(
         Text(r"\S(.*\S)?", legal="the name of a baseline, a path, latest, or latest~1"),
-        "Baseline of the gate no_regression: baselines/NAME.json, the path of a baseline or run, or latest, the complete run in "
-        "--report-dir that ended last (latest~1: the run before it) (default: none, the gate is skipped)",
+        "Baseline of the gates no_regression, drop(…) and rise(…): baselines/NAME.json, the path of a baseline or run, or latest, the "
+        "complete run in --report-dir that ended last (latest~1: the run before it) (default: none, such gates are skipped)",
         metavar="NAME|PATH|latest",
     )
     until_certain: float | None = option(

@@ -302,8 +302,8 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
         )
     gates = gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
     refuse_unknown_metrics(metafunc, module.marker, gates)
-    if len(module.cases) == module.num_loaded:  # of --limit and --shard other cases may have the tag
-        refuse_unknown_slices(gates, (case.tags for case in module.cases))
+    # Of --limit and --shard other cases may have the tag.
+    refuse_unknown_slices(gates, (case.tags for case in module.cases), are_all=len(module.cases) == module.num_loaded)
     cases = [*module.cases, *map(as_repeat, module.repeats, module.repeats.values())] if asks else module.cases
     metafunc.parametrize("case", cases, ids=[case.id for case in cases])
 

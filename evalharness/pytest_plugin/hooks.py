@@ -46,7 +46,7 @@ from evalharness.pytest_plugin.execution.units import is_eval_test
 from evalharness.pytest_plugin.execution.until_certain import DECIDED, Ended, UntilCertain, shown_order
 from evalharness.pytest_plugin.failures import hide_own_frames, message_of, shorten
 from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdict, results_of, stop_for
-from evalharness.pytest_plugin.gate_names import FirstScores, any_regression_gate
+from evalharness.pytest_plugin.gate_names import FirstScores, any_comparing_gate
 from evalharness.pytest_plugin.options import add_markers, asked_on_command_line, refuse_misplaced_rootdir, resolve_run_config, runs_nothing
 from evalharness.pytest_plugin.outcomes import ItemRecord, Miss, is_assertion, note_report
 from evalharness.pytest_plugin.plain_tests import PlainTest, asks_outside_of_units, takes_engine
@@ -470,7 +470,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 registry.certain.expect(lines, plan.units)
         if context.worker == "main":
             execution.engines.check_cache()
-            state.has_idle_baseline = context.run.baseline is not None and not any_regression_gate(session.items)
+            state.has_idle_baseline = context.run.baseline is not None and not any_comparing_gate(session.items)
             state.start()
             execution.note_evals(session.items)
         elif context.is_worker:

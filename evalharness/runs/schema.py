@@ -349,6 +349,9 @@ class GateVerdict(TypedDict, total=False):
     """What was taken for no difference as it lies within the floor, in words."""
     end: str
     """"low" or "high" for a gate on an end of the metric's interval; missing for one on the metric itself."""
+    measure: str
+    """"p95", "min", "max" or "sum" of single values, "drop" or "rise" against the baseline, or "speed"; missing for a mean, a rate or an
+    aggregate."""
     tag: str
     """The tag of a gate on slices; `value` and `n` are then those of the worst. Missing for one on all cases."""
     failed_slices: list[SliceVerdict]

@@ -29,9 +29,10 @@ from evalharness.checkpoints.gguf import gguf_file_of
 from evalharness.checkpoints.hub import is_hub_name
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evalharness.checkpoints.weights import find_weights, read_head, tensors_of
-from evalharness.cli.framework import command, project_root
+from evalharness.cli.framework import command
 from evalharness.config import RunConfig, resolve
 from evalharness.config.checks import BackendConstraints, constraints_of
+from evalharness.config.sources import project_root
 from evalharness.hardware.auto_backend import Probed, architecture_of, choose_backends, probe_backend, weights_folder
 from evalharness.hardware.devices import MASK, installed_cards, visible_cards
 from evalharness.report.text import one_line, plural

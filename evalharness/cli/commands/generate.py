@@ -18,9 +18,10 @@ from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat
 from evalharness.api.wording import plural
-from evalharness.cli.framework import PATH, command, own_stdout, project_root, resolve_options, run_options
+from evalharness.cli.framework import PATH, command, own_stdout, resolve_options, run_options
 from evalharness.config import RunConfig
 from evalharness.config.options import ARGUMENTS, DECODING
+from evalharness.config.sources import project_root
 from evalharness.tasks.prompt_rows import PromptRow, rows_of_file, user_turn
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from evalharness.analysis.gates import BUILT_IN_METRICS, RegressionGate, parse_gate
+from evalharness.analysis.gate_grammar import RegressionGate, parse_gate
+from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.analysis.judge import find_baseline
 from evalharness.api.errors import BaselineError, ConfigError, EvalHarnessError
 from evalharness.pytest_plugin.execution.units import UnitKey, is_eval_test

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.analysis.slice_gates import refuse_unknown_slices
 from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.api.options import GenerationOptions
@@ -171,8 +172,9 @@ class StoredTestsRegistry(RecordedRegistry):
         self.facts["tests"] = path
         name = Path(path).stem.removeprefix("test_")
         given = marker.kwargs if marker is not None else {}
-        refuse_unknown_metrics(metafunc, given, gates_of(metafunc.definition))
-        cases = list(self._stored.values())
+        cases, gates = list(self._stored.values()), gates_of(metafunc.definition)
+        refuse_unknown_metrics(metafunc, given, gates)
+        refuse_unknown_slices(gates, (case.tags for case in cases), are_all=not self.recorded.run.get("partial"))
         module = EvalModule(name, path, cases, lambda case: None, (GenerationOptions(),), 1, self.context.run, given)
         num_left_out = sum(part["of"] - part["num"] for part in entries_of(self.recorded.run.get("partial")))
         self.modules[path] = replace(module, num_loaded=len({case.id for case in cases}) + num_left_out)
