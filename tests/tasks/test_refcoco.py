@@ -68,6 +68,26 @@ def test_images_are_found_around_the_file(tmp_path: Path, place: str) -> None:
     assert all(case.images == (tmp_path / place,) for case in cases)
 
 
+@pytest.mark.slow
+def test_a_saved_data_set_is_read_by_its_split(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [
+        {
+            "question_id": "7",
+            "answer": ["cup", "mug"],
+            "bbox": [1.0, 2.0, 3.0, 4.0],
+            "image": {"bytes": b"?", "path": None},
+            "file_name": "a_0.jpg",
+        }
+    ]
+    datasets.DatasetDict({"val": datasets.Dataset.from_list(rows)}).save_to_disk(tmp_path)
+    cases = list(refcoco.load_cases(tmp_path))
+    assert [(case.id, case.row["text"], case.reference) for case in cases] == [
+        ("val-a-1", "cup", [1, 2, 4, 6]),
+        ("val-a-2", "mug", [1, 2, 4, 6]),
+    ]
+
+
 def test_other_files_are_no_data(tmp_path: Path) -> None:
     (tmp_path / "refcoco_val.jsonl").write_text('{"sentence": "cup", "box": [1, 2, 3, 4]}\n')
     with pytest.raises(MissingData, match="refcoco"):
