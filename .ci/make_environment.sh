@@ -45,5 +45,7 @@ fi
 echo "Installing into $venv ($engines); takes minutes the first time."
 # shellcheck disable=SC2046,SC2086
 "${pip[@]}" $index $(limits $limit) -e ".[$engines,test]"
+# Tests read lmms-eval's scorers from its files: none of its dependencies is wanted (torch's newest, wandb, opencv…).
+"${pip[@]}" --no-deps lmms-eval==0.7.3
 echo -n "${missing:+vLLM is not installed, all else works: $missing
 }" > "$venv/.installed-$kind"

@@ -24,6 +24,9 @@ from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from evalharness.backends.openai.payload import completion_of
 from evalharness.checkpoints.info import inspect_checkpoint
 from evalharness.report import text as shown
+from evalharness.scores import grounding, mmmu
+from evalharness.scores.ocr import ocr_contains
+from evalharness.scores.vqa import vqa_accuracy
 from evalharness.tasks import degeneration, json_answers, tools
 from evalharness.tasks.dense import files as dense_files, metrics as dense_metrics, parse as dense_parse
 from evalharness.tasks.prompt_rows import read_rows
@@ -80,6 +83,14 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
         rule_proposals.read_reflection(text, _RULES, ["t1"]),
     ],
     "JSON answers": lambda text: [parse_answer(text), json_answers.judge(text, _EXPECTED)],
+    "public vision benchmarks": lambda text: [
+        grounding.best_iou(text, (0, 0, 9, 9), (99, 99)),
+        len(grounding.boxes_in(text)),
+        mmmu.judge(text, "B", ["left", "right"]).scores,
+        mmmu.judge(text, "['1/2', '0.5']", []).scores,
+        vqa_accuracy(text, ["left"] * 10),
+        ocr_contains(text, ["left"], fold_width=True),
+    ],
     "tool calls": _tool_calls,
     "structured": lambda text: fits(text, _STRUCTURED),
     "degeneration": _signs,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import datetime
 import decimal
+import json
 import threading
 import uuid
 from collections import OrderedDict
@@ -73,6 +74,16 @@ def _has_bytes(kind: pa.DataType) -> bool:
     return any(_has_bytes(kind.field(i).type) for i in range(kind.num_fields))
 
 
+def _from_json(value: Any, kind: pa.DataType) -> Any:
+    """Return a value with its parts of the type `arrow.json` read; `datasets` writes objects of differing keys so."""
+    if value is None or getattr(kind, "extension_name", "") != "arrow.json":
+        inner = [kind.field(i).type for i in range(kind.num_fields)]
+        if isinstance(value, list):
+            return [_from_json(each, inner[0]) for each in value]
+        return {key: _from_json(each, kind.field(key).type) for key, each in value.items()} if isinstance(value, dict) else value
+    return json.loads(value)
+
+
 def _stays(kind: pa.DataType) -> bool:
     """Return whether values of a type are as JSON has them once Arrow made them Python's."""
     types = _pyarrow().types
@@ -127,9 +138,9 @@ class _ArrowRows:
         self._cursors = threading.local()
         try:
             self.schema, self.num_rows = self._open()
+            self._binary = [field.name for field in self.schema if _has_bytes(field.type)]
         except _errors() as error:
             raise self._unreadable(error) from error
-        self._binary = [field.name for field in self.schema if _has_bytes(field.type)]
         self._parts: dict[tuple[str, ...], list[Part]] = {}
 
     def _open(self) -> tuple[pa.Schema, int]:
@@ -205,7 +216,10 @@ class _ArrowRows:
             if name in self._binary:
                 values[name] = [self._stored(name, place, light) for place, light in enumerate(column, start)]
             else:
-                values[name] = column if _stays(table.schema.field(name).type) else [_plain(value) for value in column]
+                kind = table.schema.field(name).type
+                if "extension<arrow.json>" in str(kind):
+                    column = [_from_json(value, kind) for value in column]
+                values[name] = column if _stays(kind) else [_plain(value) for value in column]
         return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)] if values else [{}] * num
 
     def _stored(self, column: str, place: int, light: Any) -> Any:
@@ -317,4 +331,6 @@ class IpcRows(_ArrowRows):
         return self._starts
 
     def _part(self, part: Part, columns: tuple[str, ...]) -> pa.Table:
-        return _pyarrow().Table.from_batches([self._batch(part.group)]).select(list(columns))
+        table = _pyarrow().Table.from_batches([self._batch(part.group)]).select(list(columns))
+        table.validate(full=True)  # Arrow trusts offsets in a file: wrong ones end the process
+        return table

@@ -17,7 +17,7 @@ from evalharness.api.cases import Case
 from evalharness.api.checks import excerpt, shown
 from evalharness.api.errors import ConfigError, ImageError
 from evalharness.api.images import StoredBytes
-from evalharness.data.finding import row_files, scan
+from evalharness.data.finding import Needs, row_files, scan
 from evalharness.data.stored import GivenRows, Row, RowFile, no_column
 
 Column: TypeAlias = "str | Callable[[Mapping[str, Any]], Any]"
@@ -63,6 +63,7 @@ def cases_from(
     map: Callable[[dict[str, Any]], Mapping[str, Any] | None] | None = None,
     field: str | None = None,
     columns: Sequence[str] | None = None,
+    needs: Needs = (),
 ) -> RowCases:
     """Return the `cases` function of an eval marker, whose cases are the rows of files.
 
@@ -71,7 +72,8 @@ def cases_from(
     joined by "-". Without `id` it is a hash of what the row holds, whatever its place: equal rows get "-2", "-3"… `tags`: columns, or
     columns by tag. `image`: columns with images: bytes, paths relative to the file, base64, or lists of these; URLs are not fetched, such
     a case is invalid. `map` changes rows, or leaves one out by None; ids of contents are those of the rows before. `field`: the value of
-    a JSON file that holds the rows. `columns`: the names of a table without a first line of names.
+    a JSON file that holds the rows. `columns`: the names of a table without a first line of names. `needs`: columns that the first row of a
+    file has, or what is true of it; other files are another data set's and passed over.
     """
     return RowCases(
         names=names,
@@ -83,6 +85,7 @@ def cases_from(
         map=map,
         field=field,
         columns=columns,
+        needs=needs,
     )
 
 
@@ -99,6 +102,7 @@ class RowCases:
     map: Callable[[dict[str, Any]], Mapping[str, Any] | None] | None
     field: str | None
     columns: Sequence[str] | None
+    needs: Needs
 
     def __repr__(self) -> str:
         return f"cases_from({', '.join(map(shown, self.names))})"
@@ -160,7 +164,7 @@ class RowCases:
         given = [name for name in self.names if not isinstance(name, (str, Path))]
         if given:
             return [GivenRows(rows, folder=data_dir) for rows in given]
-        return row_files([str(name) for name in self.names], data_dir, field=self.field, columns=self.columns)
+        return row_files([str(name) for name in self.names], data_dir, field=self.field, columns=self.columns, needs=self.needs)
 
     def _needed(self) -> set[str] | None:
         """Return the columns that cases are made of; None if it takes whole rows."""

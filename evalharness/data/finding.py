@@ -5,52 +5,65 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from evalharness.api.checks import first_names, read_regular
 from evalharness.api.errors import ConfigError, MissingData
 from evalharness.data.arrow_files import IpcRows, ParquetRows
-from evalharness.data.stored import RowFile
+from evalharness.data.stored import Row, RowFile
 from evalharness.data.tar_files import TarRows
 from evalharness.data.text_files import Json, JsonLines, Table
 
+Needs: TypeAlias = "Sequence[str] | Callable[[Row], bool]"
+"""Columns that the first row of a file has, or what is true of it."""
 _TEXTS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".tar")
 KINDS = (".parquet", ".arrow", ".feather", *_TEXTS, *(f"{end}.gz" for end in _TEXTS), ".tgz")
 """The ends of the names of files of rows."""
 
 
 def row_files(
-    names: Sequence[str], data_dir: Path | str | None, *, field: str | None = None, columns: Sequence[str] | None = None
+    names: Sequence[str], data_dir: Path | str | None, *, field: str | None = None, columns: Sequence[str] | None = None, needs: Needs = ()
 ) -> list[RowFile]:
     """Return the files that the first of `names` means that means any, in the order of their names; `MissingData` if none does.
 
     A name is a path or a glob pattern relative to `data_dir`, of files or of a folder of files. A `data_dir` that is a file, or a data
     set that `datasets` saved, is meant itself; of its splits, the one that a name has in it. A folder of the hub's cache stands for its
-    snapshot.
+    snapshot. A file is not meant if its first row lacks a column of `needs`, or if that is not true of it.
     """
     root = _snapshot(Path(data_dir)) if data_dir is not None else None
     if root is None and not any(Path(name).is_absolute() for name in names):
         raise MissingData(f"no data was given; give a file, or a folder that holds {_wanted(names)}, with --data")
     if root is not None and not root.exists():
         raise MissingData(f"{root} does not exist; give a file, or a folder that holds {_wanted(names)}, with --data")
-    found = _found(root, names)
-    if not found:
-        here = first_names(sorted(path.name + "/" * path.is_dir() for path in root.iterdir()), 8) if root is not None else ""
-        raise MissingData(f"{root} holds no {_wanted(names)}; it has {here or 'nothing in it'}")
-    return [open_file(path, _shown(path, root), field=field, columns=columns) for path in found]
+    unfit: list[str] = []
+    for paths in _found(root, names):
+        files = [open_file(path, _shown(path, root), field=field, columns=columns) for path in paths]
+        if meant := [file for file in files if not needs or _is_meant(next(scan(file), (0, {}))[1], needs)]:
+            return meant
+        unfit += [file.name for file in files]
+    if unfit:
+        lack = "the rows of another data set" if callable(needs) else f"not the columns {', '.join(needs)}"
+        raise MissingData(f"{first_names(unfit, 4)} in {root} has {lack}; give {_wanted(names)} with --data")
+    here = first_names(sorted(path.name + "/" * path.is_dir() for path in root.iterdir()), 8) if root is not None else ""
+    raise MissingData(f"{root} holds no {_wanted(names)}; it has {here or 'nothing in it'}")
+
+
+def _is_meant(row: Row, needs: Needs) -> bool:
+    return needs(row) if callable(needs) else set(needs) <= set(row)
 
 
 def _wanted(names: Sequence[str]) -> str:
     return " or ".join(names) or f"files of rows ({first_names(KINDS, 7)})"
 
 
-def _found(root: Path | None, names: Sequence[str]) -> list[Path]:
-    if root is not None and root.is_file():
-        return [root]
-    if root is not None and (not names or _is_saved(root)):
-        return _in_folder(root)
+def _found(root: Path | None, names: Sequence[str]) -> Iterator[list[Path]]:
+    """Yield what each name means, of those that mean any."""
+    if root is not None and (root.is_file() or not names or _is_saved(root)):
+        if paths := [root] if root.is_file() else _in_folder(root):
+            yield paths
+        return
     splits = _splits(root) if root is not None else ()
     for name in names:
         if root is None and not Path(name).is_absolute():
@@ -60,8 +73,7 @@ def _found(root: Path | None, names: Sequence[str]) -> list[Path]:
             meant = [split for split in splits if re.search(rf"(?<![A-Za-z0-9]){re.escape(split)}(?![A-Za-z0-9])", name)]
             paths = [path for split in meant[:1] for path in _in_folder(root / split)]
         if paths:
-            return paths
-    return []
+            yield paths
 
 
 def _shown(path: Path, root: Path | None) -> str:
@@ -94,7 +106,7 @@ def _in_folder(folder: Path) -> list[Path]:
         return [folder / name for name in files]
     if splits := _splits(folder):
         raise ConfigError(f"{folder} holds the splits {', '.join(splits)}; give the folder of one")
-    found = sorted((path for path in folder.iterdir() if path.is_file() and _kind(path)), key=_in_order)
+    found = sorted((path for path in folder.iterdir() if path.is_file() and _kind(path) and not path.name.startswith(".")), key=_in_order)
     kinds = sorted({_kind(path) for path in found})
     if len(kinds) > 1:
         raise ConfigError(f"{folder} holds files of rows of several kinds, {', '.join(kinds)}; name those that are meant")

@@ -70,11 +70,10 @@ def answer_of(field: Field | int, row: Row, choices: Sequence[str] | None, what:
 
 def choices_of(field: Field | Sequence[str], row: Row, what: str) -> list[str]:
     """Return the choices of a row; `RequestError` unless they are texts."""
-    value = _value(field, row, what) if isinstance(field, str) or callable(field) else field
-    if isinstance(value, str):
-        value = _literal(value)
+    made = _value(field, row, what) if isinstance(field, str) or callable(field) else field
+    value = _literal(made) if isinstance(made, str) else made
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(choice, str) for choice in value):
-        raise RequestError(f"{what} must make a list of texts, got {excerpt(repr(value), 80)}; in Jinja: {{{{[first, second]}}}}")
+        raise RequestError(f"{what} must make a list of texts, got {excerpt(repr(made), 80)}; in Jinja: {{{{[first, second]}}}}")
     return list(value)
 
 
@@ -105,7 +104,7 @@ def _value(field: Field, row: Row, what: str) -> Any:
         return _compiled(field).render({"row": row, **row})
     except UndefinedError as error:
         raise RequestError(f"{what}: {error}{_meant(str(error), row)} the row has: {', '.join(map(str, row)) or 'no columns'}") from error
-    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError, re.error) as error:
         raise RequestError(f"{what} makes no text of this row: {type(error).__name__}: {error}") from error
 
 
@@ -126,5 +125,22 @@ def _environment() -> Any:
     from evalharness.backends.template_sandbox import LimitedEnvironment
 
     environment = LimitedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
-    environment.filters["regex_replace"] = lambda text, pattern, repl, count=0: re.sub(pattern, repl, text, count=count)
+    environment.filters["regex_replace"] = _regex_replace
     return environment
+
+
+def _regex_replace(text: str, pattern: str, repl: str, count: int = 0) -> str:
+    """Replace as `re.sub` does, but for results that are too large to be made."""
+    from evalharness.backends.template_sandbox import MAX_VALUE, TemplateLimit
+
+    room = MAX_VALUE
+
+    def replaced(match: re.Match[str]) -> str:
+        nonlocal room
+        made = match.expand(repl) if "\\" in repl else repl
+        room -= len(made)
+        if room < 0:
+            raise TemplateLimit(f"regex_replace makes more than {MAX_VALUE} characters")
+        return made
+
+    return re.sub(pattern, replaced, text, count=count)

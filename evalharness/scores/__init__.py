@@ -1,13 +1,16 @@
-"""Ready scores of answers: pure functions of a prediction and its reference.
+"""Scores of answers and of likelihoods: pure functions of an answer and what is right. Knows neither engines, files nor pytest.
 
 A function with an official scorer's name gives that scorer's number; where the scorer is known to be wrong, the function `…_corrected`
 is right.
 """
 
+from __future__ import annotations
+
 from evalharness.scores.anls import anls, anls_corrected
 from evalharness.scores.averages import all_of, macro_over
 from evalharness.scores.choices import CHOICE_DIRECTIONS, ChoiceScores, choice_aggregates, choice_request, choice_scores
 from evalharness.scores.exact_match import exact_match
+from evalharness.scores.hendrycks_math import between_dollars, math_spelled_alike
 from evalharness.scores.ifeval import InstructionsFollowed, ifeval, ifeval_aggregate
 from evalharness.scores.machine_translation import bleu, chrf, ter, translation
 from evalharness.scores.mathematics import MathVerdict, math_equal, math_verify
@@ -23,6 +26,7 @@ __all__ = [
     "all_of",
     "anls",
     "anls_corrected",
+    "between_dollars",
     "bleu",
     "choice_aggregates",
     "choice_request",
@@ -34,6 +38,7 @@ __all__ = [
     "ifeval_aggregate",
     "macro_over",
     "math_equal",
+    "math_spelled_alike",
     "math_verify",
     "perplexity_aggregates",
     "perplexity_scores",

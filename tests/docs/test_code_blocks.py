@@ -31,6 +31,7 @@ else:
 RUN_BY = {
     "README.md": "tests/docs/test_readme.py",
     "docs/backends.md": "tests/third_party_backend/test_contract.py",
+    "docs/from_lm_eval.md": "tests/public/test_from_lm_eval.py",
     "docs/many_machines.md": "tests/docs/test_many_machines.py",
     "docs/other_interfaces.md": "tests/docs/test_other_interfaces.py",
     "docs/scoring.md": "tests/backends/hf/test_scoring.py",
@@ -60,9 +61,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     data = project.root / "data"
     data.mkdir()
     (data / "questions.csv").write_text("id,document,topic,answer\nWhy?,d1,causes,Because\n")
-    rows = [json.dumps({"question": f"{n} + {n}?", "answer": str(2 * n)}) for n in range(6)]
-    (data / "train.jsonl").write_text("\n".join(rows[:4]))
-    (data / "test.jsonl").write_text("\n".join(rows[4:]))
+    rows = [{"question": f"{n} + {n}?", "answer": str(2 * n)} for n in range(6)]
+    (data / "train.jsonl").write_text("\n".join(map(json.dumps, rows[:4])))
+    more = {"document": "d1", "subject": "art", "image": "white.png"}
+    (data / "test.jsonl").write_text("\n".join(json.dumps({"qid": f"q{n}", **rows[n], **more}) for n in (4, 5)))
     (project.root / "verdicts.csv").write_text("case_id,good\nFrance,yes\nJapan,yes\n")
     (project.root / "judge.jsonl").write_text('{"text": "4"}\n')
     Image.new("RGB", (8, 8)).save(data / "white.png")

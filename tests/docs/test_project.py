@@ -63,7 +63,7 @@ def test_lint_runs_a_linter_and_a_strict_type_checker() -> None:
 
 def test_every_shipped_eval_is_documented() -> None:
     table = re.findall(r"^\| `(test_\w+\.py)` \| \S", (ROOT / "docs" / "shipped_evals.md").read_text("utf-8"), re.MULTILINE)
-    assert sorted(table) == sorted(path.name for path in (ROOT / "evals").glob("test_*.py"))
+    assert sorted(table) == sorted(path.name for path in (ROOT / "evals").rglob("test_*.py"))
 
 
 def public(place: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psutil
@@ -29,6 +30,7 @@ from evalharness.backends.stops import check_stop_ids
 from evalharness.backends.vllm.drafts import check_beside_drafts, draft_arguments, memory_of
 from evalharness.backends.vllm.engine import VllmEngine
 from evalharness.backends.vllm.images import ImageGrid, ImagePrompts, PromptsAhead, pixel_bytes, warm_up_prompts, why_no_images
+from evalharness.backends.vllm.prefixes import PrefixReading, has_read_too_much
 from evalharness.backends.vllm.processes import use_one_thread
 from evalharness.backends.vllm.sampling import (
     EXTRA_OPTIONS,
@@ -157,6 +159,7 @@ class VllmBackend:
         engine_config = self._engine.config
         self.max_model_len: int | None = engine_config.model_config.max_model_len
         self._vocab_size = engine_config.model_config.get_vocab_size()
+        self._prefixes = PrefixReading(engine_config, has_drafts=self._has_drafts)
         self._window = 2 * engine_config.scheduler_config.max_num_seqs
         self._max_pixel_bytes = min(MAX_PIXEL_BYTES.get(self._device_type, 2**30), psutil.virtual_memory().available // PIXEL_SHARE)
         self._vlm_problem = why_no_images(self.processor, engine_config.model_config)
@@ -247,6 +250,8 @@ class VllmBackend:
             self._num_pixel_bytes = 0
             ahead.close()
             self._engine.abort(list(running))
+            for request_id in running:
+                self._prefixes.end(request_id)
             self.work.stop()
             self._running = {}
 
@@ -266,16 +271,33 @@ class VllmBackend:
             if not output.finished:
                 self._engine.abort([output.request_id])
             self.work.keep(output.num_cached_tokens)
+            was_reader = self._prefixes.end(output.request_id)
             if row.prompt.response_ids is not None:
+                if was_reader and has_read_too_much(row.prompt, output.num_cached_tokens):
+                    again = self._add(row.prompt, partial(self._render, row.prompt), (), may_read=False)
+                    if isinstance(again, _Running):
+                        running[again.request_id] = again
+                        continue
+                    yield again
+                    continue
                 yield completion_of_response(row.prompt, output, row.grids)
                 continue
             yield completion_of(row.prompt, output, row.grids, row.watched)
 
     def _has_room(self, prompt: Prompt, num_running: int) -> bool:
-        return num_running < self._window and not (prompt.has_images and self._num_pixel_bytes > self._max_pixel_bytes)
+        return (
+            num_running < self._window
+            and self._prefixes.has_room(prompt)
+            and not (prompt.has_images and self._num_pixel_bytes > self._max_pixel_bytes)
+        )
 
     def _add(
-        self, prompt: Prompt, render: Callable[[], tuple[Any, tuple[ImageGrid, ...]]], watching: Sequence[GenerationPlugin]
+        self,
+        prompt: Prompt,
+        render: Callable[[], tuple[Any, tuple[ImageGrid, ...]]],
+        watching: Sequence[GenerationPlugin],
+        *,
+        may_read: bool = True,
     ) -> _Running | BackendOutput:
         """Hand one prompt to the engine core; return what is kept of it, or what has come of a prompt that needs no engine or cannot run.
 
@@ -283,7 +305,8 @@ class VllmBackend:
         """
         given = prompt.response_ids is not None
         how: dict[str, Any] = {"is_watched": bool(watching), "draft_ids": prompt.draft_ids if self._has_drafts else ()}
-        params = scoring_params() if given else sampling_params(prompt.plan, vocab_size=self._vocab_size, **how)
+        reads = may_read and self._prefixes.may_read(prompt)
+        params = scoring_params(reads_prefix=reads) if given else sampling_params(prompt.plan, vocab_size=self._vocab_size, **how)
         request_id = f"evalharness-{next(_request_numbers)}"
         if given and not prompt.has_images and (known := nothing_to_score(prompt, len(prompt.token_ids + (prompt.response_ids or ())))):
             return known
@@ -301,6 +324,7 @@ class VllmBackend:
             self._engine.add(request_id, engine_input, params)
         except RequestError as error:
             return prompt.index, failure_of(error)
+        self._prefixes.begin(request_id, prompt, reads=reads)
         watched = WatchedTokens(RowWatchers(watching, self.tokenizer, prompt.plan.stop_token_ids)) if watching else None
         return _Running(request_id, prompt, grids, watched, pixel_bytes(engine_input))
 

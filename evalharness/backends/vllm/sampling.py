@@ -209,14 +209,17 @@ def _stopped_by(finish_reason: str | None, stop_reason: int | str | None) -> Lit
     return "plugin" if finish_reason == "repetition" else None
 
 
-def scoring_params() -> Any:
-    """Return `vllm.SamplingParams` that ask for the log-probability of each prompt token, and none of the others."""
+def scoring_params(*, reads_prefix: bool = False) -> Any:
+    """Return `vllm.SamplingParams` that ask for the log-probability of each prompt token, and none of the others.
+
+    `reads_prefix`: what other requests have computed of the prompt is read, and has no log-probabilities.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    return SamplingParams(
-        temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY
-    )
+    more = {"skip_reading_prefix_cache": False} if reads_prefix else {}
+    kind = RequestOutputKind.FINAL_ONLY
+    return SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, ignore_eos=True, output_kind=kind, **more)
 
 
 def nothing_to_score(prompt: Prompt, num_tokens: int) -> Completion | None:
@@ -234,11 +237,14 @@ def completion_of_response(
     response = prompt.response_ids or ()
     entries: Sequence[Mapping[int, Any] | None] = output.prompt_logprobs or ()
     ids = output.prompt_token_ids or ()
-    if len(entries) != len(ids) or tuple(ids[len(ids) - len(response) :]) != response:
+    # Of a request that has read a part, V2's runner gives the others alone.
+    if not len(response) <= len(entries) <= len(ids) or tuple(ids[len(ids) - len(response) :]) != response:
         problem = f"vLLM gave {len(entries)} log-probabilities for {len(ids)} prompt tokens, of which {len(response)} were to be scored"
         return prompt.index, GenerationFailure("error", problem)
     values: list[float | None] = []
-    for token_id, entry in zip(response, entries[len(ids) - len(response) :], strict=True):
+    for token_id, entry in zip(response, entries[len(entries) - len(response) :], strict=True):
+        if entry is not None and token_id not in entry:
+            return prompt.index, GenerationFailure("error", f"vLLM gave no log-probability of token {len(values)} of the response")
         value = None if entry is None else float(entry[token_id].logprob)
         if value is not None and math.isnan(value):
             return prompt.index, GenerationFailure("error", f"vLLM gave no usable score (NaN) at token {len(values)} of the response")

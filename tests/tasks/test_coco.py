@@ -1,0 +1,126 @@
+"""COCO's cases, the boxes in answers, their confidences, and average precision against pycocotools on the same files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from evalharness import GenerationResult
+from evalharness.api.errors import ConfigError, MissingData
+from evalharness.backends.fake import FakeTokenizer
+from evalharness.scores.detection import METRICS, confidences
+from evalharness.tasks import coco
+
+ROWS = Path(__file__).parents[2] / "fixtures" / "public" / "coco"
+LABELS = ("square", "circle", "line")
+
+
+def answered(text: str, logprobs: Sequence[float] | None = None, size: tuple[int, int] = (160, 120)) -> GenerationResult:
+    """Return an answer, a token a character."""
+    ids = tuple(FakeTokenizer().encode(text))
+    values = None if logprobs is None else (*logprobs, *[-1.0] * (len(ids) - len(logprobs)))
+    return GenerationResult(text, text, "stop", token_ids=ids, logprobs=values, images=({"width": size[0], "height": size[1]},))
+
+
+def scorer_of(truth: Path, found: list[dict[str, Any]]) -> COCOeval:
+    with contextlib.redirect_stdout(io.StringIO()):
+        objects = COCO(str(truth))
+        scorer = COCOeval(objects, objects.loadRes(found), "bbox")
+        scorer.evaluate()
+        scorer.accumulate()
+        scorer.summarize()
+    return scorer
+
+
+def test_metrics_are_those_of_pycocotools_on_the_file(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    images = [{"id": 3 + 2 * number, "file_name": f"{number}.jpg", "width": 640, "height": 480} for number in range(12)]
+    categories = [{"id": 10 * number, "name": label} for number, label in enumerate(LABELS, start=1)]
+    marks = []
+    for image in images:
+        for _ in range(draw.randint(0, 6)):
+            box = [draw.randint(0, 300), draw.randint(0, 200), draw.randint(4, 300), draw.randint(4, 250)]
+            area, kind = box[2] * box[3] * draw.uniform(0.4, 1), draw.choice(categories)["id"]
+            mark = {"id": len(marks) + 1, "image_id": image["id"], "category_id": kind, "bbox": box, "area": area}
+            marks.append({**mark, "iscrowd": int(draw.random() < 0.1)})
+    path = tmp_path / "instances_val.json"
+    path.write_text(json.dumps({"images": images, "annotations": marks, "categories": categories}))
+    ids = {each["name"]: each["id"] for each in categories}
+    rows, found = [], []
+    for case in coco.load_cases(tmp_path):
+        boxes = []
+        for each in [*case.reference, *case.reference[:1]]:
+            left, top, width, height = (value + draw.randint(-12, 12) for value in each["bbox"])
+            label = draw.choice([each["label"], each["label"], "LINE", "dog"])
+            boxes.append({"bbox_2d": [left, top, left + width, top + height], "label": label})
+        text = json.dumps(boxes)
+        generation = answered(text, [-draw.random() for _ in text], (640, 480))
+        judged = coco.judge(generation, case.reference, case.row["labels"], FakeTokenizer(), "pixels")
+        rows.append({"details": judged.details})
+        for each in judged.details["detections"]:
+            found.append({"image_id": int(case.id), "category_id": ids[each["label"]], "bbox": each["bbox"], "score": each["score"]})
+    ours = coco.aggregate(rows)
+    theirs = dict(zip(METRICS, scorer_of(path, found).stats, strict=True))
+    assert 0.02 < ours["AP"] < 0.9
+    assert ours == {name: pytest.approx(value) for name, value in theirs.items() if value >= 0}
+
+
+def test_a_box_is_as_certain_as_the_tokens_of_its_numbers() -> None:
+    text = "1234 [12, 20, 5, 6]"
+    sure = [-9.0 if not character.isdigit() else -9.0 if place < 4 else -0.5 for place, character in enumerate(text)]
+    assert confidences(answered(text, sure), 1, FakeTokenizer()) == [pytest.approx(math.exp(-0.5))]
+    assert confidences(answered("no box", [-1.0] * 6), 0, FakeTokenizer()) == []
+
+
+def test_boxes_before_the_answer_have_no_part_in_its_confidences() -> None:
+    thought, answer = "<think>[1, 2, 3, 4]</think>", "[5, 6, 7, 8]"
+    values = [-3.0] * len(thought) + [-0.25] * len(answer)
+    assert confidences(answered(thought + answer, values), 1, FakeTokenizer()) == [pytest.approx(math.exp(-0.25))]
+
+
+def test_confidences_need_log_probabilities_of_this_text() -> None:
+    with pytest.raises(ConfigError, match="logprobs=True"):
+        confidences(answered("[1, 2, 3, 4]"), 1, FakeTokenizer())
+    with pytest.raises(ConfigError, match="has 2 boxes, its tokens write 1"):
+        confidences(answered("[1, 2, 3, 4]", [-1.0]), 2, FakeTokenizer())
+
+
+def test_cases_are_images_with_their_objects() -> None:
+    cases = list(coco.load_cases(ROWS))
+    assert [(case.id, len(case.reference)) for case in cases] == [("139", 3), ("285", 1), ("632", 2)]
+    assert all(path.is_file() for case in cases for path in case.images)
+    assert cases[1].reference == [{"label": "square", "bbox": [12.0, 20.0, 40.0, 40.0], "area": 1600.0, "iscrowd": 0}]
+
+
+@pytest.mark.parametrize(
+    ("text", "scores"),
+    [
+        ('[{"bbox_2d": [75, 167, 325, 500], "label": "Square"}]', (1, 0, 0)),
+        ('[{"bbox_2d": [75, 167, 325, 500], "label": "box"}]', (0, 1, 1)),
+        ("nothing there", (0, 1, 0)),
+        ('{"bbox_2d": [75, 167, 325, 500], "label": "square"}, {"bbox_2d": [75, 167, 325', (1, 0, 0)),
+        ('[{"bbox_2d": [75, 167, 325, 500], "label": "square"}, {"bbox_2d": [0, 0, 9, 9], "label": "line"}]', (2 / 3, 0, 0)),
+    ],
+    ids=["found", "unknown label", "nothing", "cut off", "too much"],
+)
+def test_an_image_is_judged_by_the_boxes_of_known_labels(text: str, scores: tuple[float, ...]) -> None:
+    case = list(coco.load_cases(ROWS))[1]
+    judged = coco.judge(answered(text, [-0.1]), case.reference, LABELS, FakeTokenizer(), None)
+    assert judged.scores == dict(zip(("f1_50", "not_found", "unknown_labels"), scores, strict=True))
+    assert judged.all_right == (scores[0] == 1)
+
+
+def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "instances_val.json").write_text('{"images": []}')
+    with pytest.raises(MissingData, match=r"instances_val.json is not of COCO's form.*images, annotations, categories"):
+        list(coco.load_cases(tmp_path))
