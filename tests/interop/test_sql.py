@@ -58,6 +58,16 @@ def test_runs_that_are_not_whole_are_named(runs: list[Path]) -> None:
     assert [note.partition(":")[0] for note in notes] == ["running has no samples.jsonl", "left out", "torn"]
 
 
+def test_a_broken_line_leaves_its_run_out(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / name, [row("c0", scores={"f1": 0.5})]) for name in ("one", "two")]
+    with (paths[0] / "samples.jsonl").open("a") as file:
+        file.write('{"run_id": \n')
+    notes: list[str] = []
+    assert query("SELECT run, count(*) FROM samples GROUP BY ALL", paths, notes).rows == [("two", 1)]
+    assert len(notes) == 1
+    assert "one/samples.jsonl" in notes[0]
+
+
 @pytest.mark.parametrize(
     "sql",
     [
