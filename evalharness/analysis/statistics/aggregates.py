@@ -83,8 +83,8 @@ def interval_of(value: float, draws: Sequence[float | None], groups: int, confid
     if abs(bias) > _LARGEST_BIAS:
         spread = float(known.std(ddof=1)) * reach
         return value - spread, value + spread
-    low, high = np.quantile(known, [NormalDist().cdf(2 * bias - reach), NormalDist().cdf(2 * bias + reach)])
-    return min(float(low), value), max(float(high), value)
+    low, high = (float(np.quantile(known, NormalDist().cdf(2 * bias + end))) for end in (-reach, reach))
+    return min(low, value), max(high, value)
 
 
 def differences(before: Sequence[float | None], after: Sequence[float | None]) -> Draws:

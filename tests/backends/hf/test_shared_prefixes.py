@@ -43,7 +43,7 @@ def test_shared_numbers_are_those_of_rows_alone(engine, monkeypatch):
         widths.append(input_ids.shape)
         return forward(*args, input_ids=input_ids, **kwargs)
 
-    counted.__signature__ = inspect.signature(forward)
+    counted.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     monkeypatch.setattr(engine.backend.model, "forward", counted)
     together = dict(engine.stream(requests, options))
     assert sum(rows * width for rows, width in widths[2:]) < 240  # 474 one by one; the first two are the comparison
@@ -60,7 +60,7 @@ def test_shared_numbers_are_those_of_rows_alone(engine, monkeypatch):
 def test_every_path_of_a_pack_spells_its_row(pairs):
     from evalharness.backends.hf.shared_prefixes import has_values, packs_of
 
-    rows = [row for index, pair in enumerate(pairs) if has_values(row := asked(*pair, index))]
+    rows = [row for index, pair in enumerate(pairs) if has_values(row := asked(pair[0], pair[1], index))]
     packs = packs_of(rows, 100.0)
     assert sorted(row.prompt.index for pack in packs for row in pack.rows) == [row.prompt.index for row in rows]
     for pack in packs:
@@ -90,7 +90,7 @@ def test_a_model_that_gives_other_numbers_is_run_row_by_row(hf_text_checkpoint, 
     def without_positions(*args, position_ids=None, **kwargs):
         return forward(*args, **kwargs)
 
-    without_positions.__signature__ = inspect.signature(forward)
+    without_positions.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     monkeypatch.setattr(backend.model, "forward", without_positions)
     requests = [ScoringRequest(list(range(20, 60)), response) for response in RESPONSES]
     with Engine(backend) as engine:
