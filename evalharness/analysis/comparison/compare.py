@@ -293,25 +293,16 @@ class Comparison:
         return bool(self.base.noise or self.candidate.noise)
 
 
-def compare(
-    base: Side,
-    candidate: Side,
-    *,
-    anyway: bool = False,
-    go_on: str = "compare with --anyway",
-    lower_is_better: Collection[str] = (),
-    only: Collection[str] = (),
-    num_families: int = 1,
-    seed: int = DEFAULT_SEED,
-    level: float = LEVEL,
-) -> Comparison:
-    """Return the comparison of two sides. Raises `ComparisonError` if they cannot be paired or their requests differ.
+class Pairing(NamedTuple):
+    """How two sides can be paired: their common tests, what differs, and the coverage of each test."""
 
-    `anyway` turns differences in requests and judging into warnings, and `go_on` says how; without a common case the comparison is still
-    refused. `only`: the metrics to test and correct for, all if empty ("category": the marks by category). `num_families`: of how many
-    comparisons this is one, which all together may give a false alarm by noise with a chance of 5 % (where noise was measured).
-    `level`: the chance of a false alarm otherwise.
-    """
+    common: list[tuple[str, str]]
+    differences: list[Difference]
+    coverage: list[Coverage]
+
+
+def pairing(base: Side, candidate: Side, *, anyway: bool = False, go_on: str = "compare with --anyway") -> Pairing:
+    """Return how two sides can be paired. Raises `ComparisonError` as `compare` does, before anything is computed."""
     common = [key for key in candidate.sheets if key in base.sheets]
     if not common:
         names = [", ".join(sorted("::".join(key) for key in side.sheets)) for side in (base, candidate)]
@@ -332,6 +323,29 @@ def compare(
     coverage = [coverage_of(base.sheets[key], candidate.sheets[key]) for key in common]
     if not any(part.num_paired for part in coverage):
         raise ComparisonError("no case was judged on both sides, so nothing can be paired; read the reports of the two runs")
+    return Pairing(common, all_differences, coverage)
+
+
+def compare(
+    base: Side,
+    candidate: Side,
+    *,
+    anyway: bool = False,
+    go_on: str = "compare with --anyway",
+    lower_is_better: Collection[str] = (),
+    only: Collection[str] = (),
+    num_families: int = 1,
+    seed: int = DEFAULT_SEED,
+    level: float = LEVEL,
+) -> Comparison:
+    """Return the comparison of two sides. Raises `ComparisonError` if they cannot be paired or their requests differ.
+
+    `anyway` turns differences in requests and judging into warnings, and `go_on` says how; without a common case the comparison is still
+    refused. `only`: the metrics to test and correct for, all if empty ("category": the marks by category). `num_families`: of how many
+    comparisons this is one, which all together may give a false alarm by noise with a chance of 5 % (where noise was measured).
+    `level`: the chance of a false alarm otherwise.
+    """
+    common, all_differences, coverage = pairing(base, candidate, anyway=anyway, go_on=go_on)
     directions = {**base.directions, **candidate.directions}
     metrics: list[MetricChange] = []
     slices: list[MetricChange] = []
