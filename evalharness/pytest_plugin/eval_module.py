@@ -141,11 +141,12 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
     variants = _variants(given, num_samples, path, run)
     plugins, directions = _plugins(given, path, run), _directions(given, path)
     repeats = repeats_of(cases, name, run) if run.noise else {}
+    request, unchanged = _as_chat(given["request"]) if run.as_chat else (given["request"], ())
     return EvalModule(
         name,
         path,
         cases,
-        given["request"],
+        request,
         variants,
         num_samples,
         run,
@@ -153,7 +154,7 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
         plugins,
         directions,
         no_data,
-        loaded.notices,
+        (*loaded.notices, *unchanged),
         loaded.num_cases,
         repeats,
     )
@@ -187,6 +188,15 @@ def _cases(given: Mapping[str, Any], path: str, run: RunConfig, root: Path) -> t
         if optional and isinstance(error, MissingData):
             return Loaded((), 0, ()), f"this eval is optional, and has no data: {error}"
         raise CasesNotLoaded(error) from error
+
+
+def _as_chat(request: Callable[[Any], Any]) -> tuple[Callable[[Any], Any], tuple[str, ...]]:
+    """Return the request function of a template, or of one of its methods, that asks as a chat; another one as it is, and a notice."""
+    owner = getattr(request, "__self__", request)
+    make = getattr(owner, "as_chat", None)
+    if not callable(make):
+        return request, ("--as-chat left its requests as they are, which no template makes",)
+    return (make() if owner is request else getattr(make(), request.__name__)), ()
 
 
 def _check_data(request: Callable[[Any], Any], folder: Path | None) -> None:
