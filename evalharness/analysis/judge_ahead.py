@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from evalharness.analysis.comparison.compare import CATEGORY, paired_cases, pairing
 from evalharness.analysis.comparison.sheets import SHORT_HASH, CaseLine, Sheet, Side, without_seed
@@ -17,6 +17,9 @@ from evalharness.analysis.gates import RegressionGate
 from evalharness.analysis.judge import too_weak
 from evalharness.api.errors import EvalHarnessError
 from evalharness.runs.judging import code_of
+
+if TYPE_CHECKING:
+    from evalharness.runs.schema import EvalEntry
 
 _GO_ON = "name another baseline, or accept it anyway with --accept-changes"
 
@@ -66,7 +69,7 @@ def _best(base: Side, sheet: Sheet, entry: Mapping[str, Any], test: str, case_id
         for case_id, facts in entry["cases"].items()
         if case_id in case_ids
     }
-    best = Sheet(sheet.eval, sheet.test, variants[0] if len(variants) == 1 else variants, lines, code_of(entry, test))
+    best = Sheet(sheet.eval, sheet.test, variants[0] if len(variants) == 1 else variants, lines, code_of(cast("EvalEntry", entry), test))
     return replace(
         base, label="this run", source="", sheets={(sheet.eval, sheet.test): best}, asked={**base.asked, **limits}, own_limits=frozenset()
     )
