@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from evalharness.analysis.comparison.compare import CATEGORY, paired_cases, pairing
 from evalharness.analysis.comparison.sheets import SHORT_HASH, CaseLine, Sheet, Side, without_seed
@@ -17,7 +17,9 @@ from evalharness.analysis.gate_grammar import RegressionGate
 from evalharness.analysis.judge import too_weak
 from evalharness.api.errors import EvalHarnessError
 from evalharness.runs.judging import code_of
-from evalharness.runs.schema import EvalEntry
+
+if TYPE_CHECKING:
+    from evalharness.runs.schema import EvalEntry
 
 _GO_ON = "name another baseline, or accept it anyway with --accept-changes"
 
