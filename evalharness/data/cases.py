@@ -114,7 +114,7 @@ class RowCases:
         for file in self._files(data_dir):
             for place, original in scan(file, self._needed()):
                 content_id = _counted(content_hash(original), seen) if self.id is None else None
-                row = self.mapped(original, file)
+                row = self._mapped_at(original, file, place)
                 if row is None:
                     continue
                 cell = _Cells(row, file, place)
@@ -141,6 +141,14 @@ class RowCases:
             return row
         changed = self.map(row)
         return None if changed is None else dict(changed)
+
+    def _mapped_at(self, row: dict[str, Any], file: RowFile, place: int) -> dict[str, Any] | None:
+        try:
+            return self.mapped(row, file)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{file.where(place)}: map failed: {type(error).__name__}: {error}") from error
 
     def images_of(self, row: Mapping[str, Any], file: RowFile, place: int) -> Iterator[StoredBytes | Path]:
         """Yield the images of a row."""

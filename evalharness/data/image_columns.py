@@ -28,7 +28,7 @@ def image_source(value: Any, where: str, folder: Path) -> StoredBytes | Path:
     if isinstance(value, Path):
         return folder / value
     if isinstance(value, dict) and (isinstance(value.get("bytes"), (bytes, StoredBytes)) or isinstance(value.get("path"), str)):
-        return image_source(value.get("bytes") or value["path"], where, folder)
+        return image_source(value.get("bytes") or value.get("path") or b"", where, folder)
     if not isinstance(value, str):
         raise ImageError(f"{where} must be an image's bytes or path, got {shown(value)}")
     if found := _BASE64.match(value):

@@ -153,8 +153,8 @@ class Json(_Spans):
         if not text.startswith(("[", "{"), begin):
             raise ConfigError(f"{self.name} must hold a list of JSON objects, got {excerpt(text, 60)!r}; files of JSON lines end in .jsonl")
         if text[begin] == "[":
-            return _members(text, begin)
-        values = {str(key): (_value_start(text, start), value) for key, start, _, value in _members(text, begin)}
+            return _members(text, begin, is_all=True)
+        values = {str(key): (_value_start(text, start), value) for key, start, _, value in _members(text, begin, is_all=True)}
         if self._field is not None:
             if self._field not in values:
                 raise no_column(self._field, list(values), self.name)
@@ -183,8 +183,11 @@ def _value_start(text: str, key_start: int) -> int:
     return _after_gap(text, _JSON.raw_decode(text, key_start)[1], ":")
 
 
-def _members(text: str, begin: int) -> Iterator[tuple[str | None, int, int, Any]]:
-    """Yield key, span and value of what a list (without keys) or an object holds, one at a time; a span begins with its key."""
+def _members(text: str, begin: int, is_all: bool = False) -> Iterator[tuple[str | None, int, int, Any]]:
+    """Yield key, span and value of what a list (without keys) or an object holds, one at a time; a span begins with its key.
+
+    With `is_all`, nothing may follow it: what does would be rows that nobody misses.
+    """
     closing = {"[": "]", "{": "}"}.get(text[begin])
     if closing is None:
         raise ConfigError(f"rows must be in a list or an object, got {excerpt(text[begin : begin + 61], 60)}")
@@ -199,6 +202,9 @@ def _members(text: str, begin: int) -> Iterator[tuple[str | None, int, int, Any]
         position = _after_gap(text, end)
         if not text.startswith(closing, position):
             position = _after_gap(text, position, ",")
+    end = _after_gap(text, position, closing)
+    if is_all and end < len(text):
+        raise ValueError(f"the file goes on behind its end at character {end}, with {text[end : end + 20]!r}; JSON lines end in .jsonl")
 
 
 class Table(_Spans):

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,14 +140,23 @@ def _ask(duckdb: Any, sql: str, samples: Sequence[Path], facts: Sequence[Path]) 
         statements = connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type.name not in _READING:
             raise ConfigError("give one statement that only reads: SELECT …, WITH … SELECT, DESCRIBE samples, SUMMARIZE scores")
-        made = connection.execute(statements[0])
-        columns = [(column[0], str(column[1]) == "JSON") for column in made.description or ()]
-        rows = [
-            tuple(_parsed(value) if is_json else value for (_, is_json), value in zip(columns, row, strict=True)) for row in made.fetchall()
-        ]
+        fetched = _fetched(connection, statements[0])
+        columns = [(column[0], str(column[1]) == "JSON") for column in connection.description or ()]
+        rows = [tuple(_parsed(value) if is_json else value for (_, is_json), value in zip(columns, row, strict=True)) for row in fetched]
         return Answer([name for name, _ in columns], rows)
     finally:
         connection.close()
+
+
+def _fetched(connection: Any, statement: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of a statement. It runs in a thread: in the main one DuckDB holds up Ctrl-C until a query ends, if it ever does."""
+    with ThreadPoolExecutor(1) as thread:
+        rows: Future[list[tuple[Any, ...]]] = thread.submit(lambda: connection.execute(statement).fetchall())
+        try:
+            return rows.result()
+        except BaseException:
+            connection.interrupt()
+            raise
 
 
 def _close_off(connection: Any, files: Sequence[Path]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData
+from evalharness.api.errors import ConfigError, EvalHarnessError, ImageError, MissingData
 from evalharness.api.images import StoredBytes, image_size
 from evalharness.data import RowCase, cases_from, read_rows
 
@@ -128,6 +128,7 @@ DAMAGED: dict[str, tuple[bytes | None, str]] = {
         b'{"a": [{"x": 1}], "b": [{"x": 1}]}',
         "two.json holds several lists of objects, a, b; say whose rows are meant with field=",
     ),
+    "behind.json": (b'[{"x": 1}]\n[{"x": 2}]\n', "behind.json is not JSON: the file goes on behind its end at character 11, with '.{"),
     "text.json": (b'"x"', "text.json must hold a list of JSON objects"),
     "a.csv": (b"q,n\nx,1\n\ny\n", "a.csv:4 has 1 values and must have 2, as the first line has .q, n."),
     "b.csv": (b"q,q\nx,1\n", "b.csv: the first line must name each column once, got 'q' twice"),
@@ -174,6 +175,11 @@ def test_images_are_read_from_bytes_and_paths_and_urls_make_invalid_cases(tmp_pa
     rows = [{"i": "x.png"}, {"i": f"data:image/png;base64,{text}"}, {"i": text}, {"i": ""}, {"i": PNG}, {"i": 7}]
     given = list(cases_from(rows, image="i")(tmp_path))
     assert [image_size(case.images[0]) for case in given[:5] if case.images] == [(8, 8)] * 4
+    [empty] = cases_from([{"i": {"bytes": b""}}], image="i")(tmp_path)
+    with pytest.raises(ImageError, match="i"):
+        image_size(*empty.images)
+    with pytest.raises(ConfigError, match="rows: row 1: map failed: KeyError: 'no'"):
+        list(cases_from(rows, map=lambda row: row["no"])(tmp_path))
     assert given[5].invalid == "rows: row 6, i must be an image's bytes or path, got 7"
 
 

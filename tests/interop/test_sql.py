@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +92,13 @@ def test_all_else_is_closed_to_a_query(runs: list[Path], sql: str) -> None:
     with pytest.raises(ConfigError):
         asked(sql.replace("{run}", str(runs[0])), runs)
     assert (runs[0] / "samples.jsonl").read_bytes() == before
+
+
+def test_ctrl_c_stops_a_query_that_would_never_end(runs: list[Path]) -> None:
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        asked("SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000000) c", runs)
 
 
 def test_a_link_out_of_a_run_is_not_followed(tmp_path: Path) -> None:
