@@ -8,6 +8,7 @@ lmms-eval 0.3 and later, whose files are named the other way round and whose arg
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -164,14 +165,11 @@ def _add_scores(sample: Sample, values: Mapping[str, Any], suffix: str, filter_n
 def _arguments(values: Mapping[str, Any]) -> list[list[Any]]:
     """Return the arguments of each request: a context and what goes with it."""
     arguments = values.get("arguments")
+    if "input" in values:  # of lmms-eval, which writes no more of its requests than this
+        return [[values["input"]]]
     if isinstance(arguments, Mapping):
         return [list(mapping(part).values()) if isinstance(part, Mapping) else [part] for part in arguments.values()]
-    listed = items_of(arguments)
-    if listed and not isinstance(listed[0], list):  # of lmms-eval: those of all requests in a row
-        num = max(1, len(items_of(values.get("resps"))))
-        size = max(1, len(listed) // num)
-        return [listed[start : start + size] for start in range(0, len(listed), size)]
-    return [items_of(part) for part in listed]
+    return [items_of(part) for part in items_of(arguments)]
 
 
 def _sample(doc_id: str, values: Mapping[str, Any]) -> Sample:
@@ -189,8 +187,8 @@ def _sample(doc_id: str, values: Mapping[str, Any]) -> Sample:
         best = max(choices, key=lambda choice: choice["logprob"])
         sample.details["choices"] = choices
         sample.answers = [Answer(best["text"], best.get("context", prompt), prompt_sha256, "scored")]
-    elif responses and responses[0] and requests and len(requests[0]) == 1 and _logprob(responses[0][0]) is not None:
-        sample.details["logprob"] = _logprob(responses[0][0])
+    elif "input" not in values and requests and len(requests[0]) == 1 and responses and _logprob(responses[0]) is not None:
+        sample.details["logprob"] = _logprob(responses[0])
         sample.answers = [Answer(prompt, "", prompt_sha256, "scored")]
     else:
         sample.answers = [Answer(text_of(text), prompt, prompt_sha256) for part in responses for text in part]
@@ -200,6 +198,8 @@ def _sample(doc_id: str, values: Mapping[str, Any]) -> Sample:
 def _choices(requests: Sequence[Sequence[Any]], responses: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
     """Return the continuations that were scored, with log-probability and whether greedy decoding gives them; empty for anything else."""
     found: list[dict[str, Any]] = []
+    if len(requests) == 1 and len(requests[0]) == 1 and len(responses) > 1:  # of lmms-eval, which does not write the texts
+        requests = [[requests[0][0], f"choice {place}"] for place in range(len(responses))]
     for arguments, answers in zip(requests, responses, strict=False):
         pair = answers[0] if answers else None
         if len(arguments) < 2 or not isinstance(arguments[1], str) or not isinstance(pair, list) or len(pair) != 2:
@@ -207,18 +207,19 @@ def _choices(requests: Sequence[Sequence[Any]], responses: Sequence[Sequence[Any
         logprob = _logprob(pair)
         if logprob is None:
             return []
-        context = {"context": text_of(arguments[0])} if len(found) and arguments[0] != requests[0][0] else {}
+        context = {"context": text_of(arguments[0])} if found and arguments[0] != requests[0][0] else {}
         found.append({"text": arguments[1], "logprob": logprob, "is_greedy": text_of(pair[1]) in ("True", "true", "1"), **context})
     return found
 
 
 def _logprob(value: object) -> float | None:
-    """Return the first number of a response: lm-eval writes the numbers of its responses as texts."""
+    """Return the first number of a response, -inf too: lm-eval writes the numbers of its responses as texts."""
     first = value[0] if isinstance(value, list) and value else value
     try:
-        return number_of(float(first)) if isinstance(first, (str, int, float)) and len(str(first)) < 40 else None
-    except ValueError:
+        number = float(first) if isinstance(first, (str, int, float)) and len(str(first)) < 40 else math.nan
+    except (ValueError, OverflowError):
         return None
+    return None if math.isnan(number) or number == math.inf else number
 
 
 def _add_results(task: Task, results: Mapping[str, Any], has_several: bool) -> None:

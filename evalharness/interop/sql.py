@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from evalharness.runs.run_file import read_run
 
 _LARGEST_LINE = 1 << 28
 _MESSAGE_LINES = 3
+_IN_FILE = re.compile(r'in file "(.+?)"')
 _READING = ("SELECT",)
 """Not EXPLAIN: with ANALYZE it runs what it explains, a COPY over the runs' files too."""
 _TEXT = dict.fromkeys(
@@ -111,25 +113,40 @@ def query(sql: str, runs: Sequence[Path], notes: list[str]) -> Answer:
     except ImportError as error:
         raise MissingDependency(missing_package("evalharness sql", error, "sql")) from error
     with _files(runs, notes) as (samples, facts):
-        connection = duckdb.connect(":memory:")
-        try:
-            _close_off(connection, [*samples, *facts])
-            _make_views(connection, samples, facts)
-            statements = connection.extract_statements(sql)
-            if len(statements) != 1 or statements[0].type.name not in _READING:
-                raise ConfigError(
-                    "give one statement that only reads, such as SELECT …, WITH … SELECT, DESCRIBE samples or SUMMARIZE scores"
-                )
-            made = connection.execute(statements[0])
-            columns = [(column[0], str(column[1]) == "JSON") for column in made.description or ()]
-            rows = [tuple(_parsed(value) if is_json else value for (_, is_json), value in zip(columns, row, strict=True))
-                    for row in made.fetchall()]  # fmt: skip
-            return Answer([name for name, _ in columns], rows)
-        except duckdb.Error as error:
-            lines = [line for line in str(error).splitlines() if line.strip()][:_MESSAGE_LINES]
-            raise ConfigError(f"{' '.join(lines)}; tables: {', '.join(TABLES)} (DESCRIBE samples shows columns)") from error
-        finally:
-            connection.close()
+        while True:
+            try:
+                return _ask(duckdb, sql, samples, facts)
+            except duckdb.Error as error:
+                broken = _broken_file(str(error), samples)
+                if broken is None:
+                    lines = [line for line in str(error).splitlines() if line.strip()][:_MESSAGE_LINES]
+                    raise ConfigError(f"{' '.join(lines)}; tables: {', '.join(TABLES)} (DESCRIBE samples shows columns)") from error
+                notes.append(f"left out: {str(error).splitlines()[0]}")
+                samples = [path for path in samples if path != broken]  # what is wrong with one run says nothing of the others
+
+
+def _broken_file(message: str, files: Sequence[Path]) -> Path | None:
+    """Return which of the files an error of reading JSON names; None for any other error."""
+    match = _IN_FILE.search(message)
+    return None if match is None else next((path for path in files if str(path) == match[1]), None)
+
+
+def _ask(duckdb: Any, sql: str, samples: Sequence[Path], facts: Sequence[Path]) -> Answer:
+    connection = duckdb.connect(":memory:")
+    try:
+        _close_off(connection, [*samples, *facts])
+        _make_views(connection, samples, facts)
+        statements = connection.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type.name not in _READING:
+            raise ConfigError("give one statement that only reads: SELECT …, WITH … SELECT, DESCRIBE samples, SUMMARIZE scores")
+        made = connection.execute(statements[0])
+        columns = [(column[0], str(column[1]) == "JSON") for column in made.description or ()]
+        rows = [
+            tuple(_parsed(value) if is_json else value for (_, is_json), value in zip(columns, row, strict=True)) for row in made.fetchall()
+        ]
+        return Answer([name for name, _ in columns], rows)
+    finally:
+        connection.close()
 
 
 def _close_off(connection: Any, files: Sequence[Path]) -> None:

@@ -82,7 +82,7 @@ def _lines(row: Row, number: int) -> Iterator[dict[str, Any]]:
 def _requests(row: Row, prompt: str) -> tuple[list[list[Any]], list[list[Any]]]:
     """Return the arguments and responses of a case's requests: its choices, a scored response, or its answers."""
     choices = [mapping(choice) for choice in items_of(mapping(row.get("details")).get("choices"))]
-    if choices and all(isinstance(choice.get("logprob"), (int, float)) for choice in choices):
+    if choices and all(isinstance(choice.get("logprob"), (int, float)) or choice.get("logprob") == "-inf" for choice in choices):
         arguments = [[text_of(choice.get("context")) or prompt, text_of(choice.get("text"))] for choice in choices]
         return arguments, [[[str(choice["logprob"]), str(bool(choice.get("is_greedy")))]] for choice in choices]
     answers = generations_of(row)

@@ -14,6 +14,9 @@ from evalharness.runs.measured import DraftFacts, Durations, EngineCost, EngineS
 SCHEMA_VERSION = 1
 """Of run.json and everything beside it; raised when a reader of the version before would misread a run."""
 
+OF_OTHER_TOOLS = ("dump", "lm-eval", "lmms-eval", "inspect")
+"""Backends of engines whose answers another tool made: dumps that were scored, and imported samples."""
+
 MAX_DATA_DEPTH = 200
 """Of lists and mappings in details and references: far from the limits of readers, which are recursive, at about 1,000."""
 
@@ -141,6 +144,8 @@ class OutcomeLine(TypedDict, total=False):
     """Number of requests of each step."""
     copied: bool
     """Taken over from the journal of a worker that died."""
+    in_step: bool
+    """The score of a request that was answered in the last step."""
     failure: Literal["invalid", "error"]
     problem: str
     cause: str | None

@@ -20,7 +20,7 @@ from evalharness.runs.run_file import read_run, read_samples
 from tests.interop.samples import DATE, chosen, generated, inspect_log, inspect_sample, write_lm_eval
 
 GSM = [generated(number, name, float(number % 3 == at)) for at, name in enumerate(("strict", "flexible")) for number in range(6)]
-ARC = [chosen(0, (-1.0, -2.0, -3.0), 0), chosen(1, (-1.5, -2.0, -0.5), 0)]
+ARC = [chosen(0, (-1.0, -2.0, float("-inf")), 0), chosen(1, (-1.5, -2.0, -0.5), 0)]
 RESULTS = {
     "results": {
         "gsm": {"exact_match,strict": 2 / 6, "exact_match,flexible": 2 / 6},
@@ -84,14 +84,15 @@ def test_gates_compare_and_rescore_work_on_it(reports: Path, capsys: pytest.Capt
 
 def test_a_file_of_lmms_eval_is_read_too(reports: Path) -> None:
     lines = [{name: value for name, value in line.items() if name not in ("filter", "metrics")} for line in GSM[:6]]
-    lines = [{**line, "arguments": [*line["arguments"]["gen_args_0"].values(), line["doc_id"], "chartqa", "test"]} for line in lines]
+    # As its tracker leaves them: the names of the options, and the prompt apart.
+    lines = [{**line, "arguments": {"0": "until", "1": "temperature"}, "input": line["arguments"]["gen_args_0"]["arg_0"]} for line in lines]
     Path("logs").mkdir()
     path = Path("logs/20300101_100000_samples_chartqa.jsonl")
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     Path("logs/20300101_100000_results.json").write_text(json.dumps({"model_name": "qwen", "results": {}}), encoding="utf-8")
     read = read_lm_eval([Path("logs")], "lmms-eval")
     assert (read.model, [task.name for task in read.tasks], read.tasks[0].samples[3].scores) == ("qwen", ["chartqa"], {"exact_match": 1.0})
-    assert (read.tasks[0].samples[0].answers[0].prompt, read.tasks[0].samples[0].options["temperature"]) == ("Q: 0 + 1?\nA:", 0.0)
+    assert (read.tasks[0].samples[0].answers[0].prompt, read.tasks[0].samples[0].answers[0].text) == ("Q: 0 + 1?\nA:", "A: 4")
 
 
 def test_a_torn_last_line_is_left_out_and_any_other_named(tmp_path: Path) -> None:

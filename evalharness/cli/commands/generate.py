@@ -31,6 +31,7 @@ OF_RUNS = frozenset(
     {
         "wait", "data", "limit", "limit_first", "shard", "spot", "devices", "share_devices", "hang_timeout", "cache", "cache_dir", "run_id",
         "resume", "report_dir", "baseline", "accept_changes", "keep_going", "noise", "noise_cases", "executor", "ray_address",
+        "as_chat",
     }
 )  # fmt: skip
 """Options that are about runs and their records; all others, further backends' included, are options of this command too."""
