@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from evalharness.engine.build import build_engine as build_engine, build_engine_around as build_engine_around
     from evalharness.engine.engine import Engine as Engine, EngineWarning as EngineWarning
     from evalharness.report.flat_table import samples_frame as samples_frame
+    from evalharness.report.notebook import open_run as open_run
 
 
 _HOMES = {
@@ -53,6 +54,7 @@ _HOMES = {
     "evalharness.engine.build": ("build_engine", "build_engine_around"),
     "evalharness.engine.engine": ("Engine", "EngineWarning"),
     "evalharness.report.flat_table": ("samples_frame",),
+    "evalharness.report.notebook": ("open_run",),
 }  # fmt: skip
 __all__ = [name for names in _HOMES.values() for name in names]
 

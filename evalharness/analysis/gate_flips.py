@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from evalharness.analysis.gates import Gate
+from evalharness.analysis.gate_grammar import Gate
 from evalharness.runs.schema import GateVerdict
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The gate "no_regression": this run's rows of one test and one engine against a baseline.
+"""Judges the gates of a run; above all "no_regression": this run's rows of one test and one engine against a baseline.
 
 It passes if the comparison shows no regression, neither over all cases nor in a slice; its verdict states the smallest detectable
 difference. It fails, with the reason, if the baseline is absent, unreadable or of another kind, or if too few cases could be paired to show
@@ -8,28 +8,31 @@ a difference. Without --baseline it is skipped. Knows nothing about pytest; load
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evalharness.analysis.gate_flips import flips_of_comparison, flips_of_threshold
-from evalharness.analysis.gates import Floor, Gate, RegressionGate, parse_gate
+from evalharness.analysis.gate_grammar import Gate, RegressionGate, parse_gate
+from evalharness.analysis.gates import Floor
 from evalharness.analysis.noise import noises_of
 from evalharness.analysis.reasons import normalised, shared_reason
 from evalharness.analysis.slice_gates import judge_gate
+from evalharness.analysis.speed_gates import is_on_speed, judge_speed
 from evalharness.api.checks import first_names
 from evalharness.api.errors import BaselineError, EvalHarnessError, RecordError, did_you_mean
 from evalharness.api.wording import number_text, part_of, plural
-from evalharness.runs.measured import NoiseFacts
+from evalharness.runs.measured import EngineSpeed, NoiseFacts
 from evalharness.runs.partial import parts_of_evals, was_left_out
 from evalharness.runs.run_file import LATEST, find_latest, is_latest, read_run
 from evalharness.runs.samples import ENDED, NOT_RUN, count_outcomes, eval_entries
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
-    from evalharness.analysis.comparison.compare import Comparison, MetricChange
+    from evalharness.analysis.comparison.compare import Comparison, Coverage, MetricChange
     from evalharness.analysis.comparison.sheets import Side
     from evalharness.analysis.statistics.noise import Noise
     from evalharness.runs.records import RunRecords
@@ -78,7 +81,7 @@ def _verdict(gate: Gate | RegressionGate, n: int, *, passed: bool | None, reason
     """Return a verdict; `passed` is None for a gate without a baseline, which neither passes nor fails."""
     return {
         "expression": gate.expression,
-        "metric": gate.metric,
+        "metric": gate.name if isinstance(gate, Gate) else gate.metric,
         "value": None,
         "threshold": None,
         "n": n,
@@ -113,11 +116,20 @@ class RegressionJudge:
         self._margin = margin
         self._side = cache(self._read)
 
-    def __call__(self, gate: Gate | RegressionGate, engine: str, rows: Sequence[Row], incomplete: str | None) -> GateVerdict:
+    def __call__(
+        self,
+        gate: Gate | RegressionGate,
+        engine: str,
+        rows: Sequence[Row],
+        incomplete: str | None,
+        aggregates: Mapping[str, float] = MappingProxyType({}),
+    ) -> GateVerdict:
         """Return the verdict of one gate over the rows of one test on one engine; `incomplete` says why rows are missing.
 
-        Of gates on a number it judges those of a run that left cases out.
+        Of gates on a number it judges those on a difference, and those of a run that left cases out. `aggregates`: the test's.
         """
+        if isinstance(gate, Gate) and gate.change and not any(map(was_left_out, rows)):
+            return self._judge_change(gate, engine, rows, incomplete, aggregates)
         if isinstance(gate, Gate):
             from evalharness.analysis.judge_certain import judged_by_limits
 
@@ -148,6 +160,18 @@ class RegressionJudge:
             return _judged(gate, comparison, len(rows), families)
         whole = _judged(gate, comparison, len(rows) - sum(map(was_left_out, rows)), families)
         return judged_by_proof(gate, whole, _refusal(gate, comparison), comparison.base.label, rows, test)
+
+    def _judge_change(
+        self, gate: Gate, engine: str, rows: Sequence[Row], incomplete: str | None, aggregates: Mapping[str, float]
+    ) -> GateVerdict:
+        from evalharness.analysis.comparison.sides import side_of_rows
+        from evalharness.analysis.drop_gates import judge_change
+
+        base = self._side(engine)
+        why = f"not judged: {incomplete}" if incomplete is not None else base if isinstance(base, str) else ""
+        if isinstance(base, str) or why:
+            return {**_verdict(gate, len(rows), passed=False, reason=why), "measure": gate.change}
+        return judge_change(gate, base, side_of_rows(self._run, engine, rows), aggregates, anyway=self._anyway)
 
     def _read(self, engine: str) -> Side | str:
         """Return the baseline's side for an engine, or why there is none."""
@@ -190,21 +214,25 @@ def _within_noise(comparison: Comparison) -> list[str]:
 
 def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
     """Return why the comparison is too weak for a verdict, "" if it is not."""
-    from evalharness.analysis.statistics.paired import LEVEL, smallest_p
-
     template = next((difference.text for difference in comparison.differences if difference.field == "chat template"), None)
     if template is not None:
         return f"the baseline cannot be compared: {template}; bless a run with this template"
-    coverage = comparison.coverage[0]
-    num_asked = len(comparison.candidate.sheets[coverage.eval, coverage.test].cases)
+    known = {change.metric for change in comparison.metrics} | {change.slice_key for change in comparison.slices}
+    num_groups = max((change.change.num_groups for change in comparison.metrics), default=0)
+    return too_weak(gate, comparison.candidate, comparison.coverage[0], known, num_groups, comparison.num_tests)
+
+
+def too_weak(gate: RegressionGate, candidate: Side, coverage: Coverage, known: Collection[str], num_groups: int, num_tests: int) -> str:
+    """Return why so many paired cases and groups, which have the `known` metrics, are too few for a verdict, "" if they are not."""
+    from evalharness.analysis.statistics.paired import LEVEL, smallest_p
+
+    num_asked = len(candidate.sheets[coverage.eval, coverage.test].cases)
     if 2 * coverage.num_paired < num_asked:
         return f"only {part_of(coverage.num_paired, num_asked, 'case')} could be paired with the baseline"
-    known = {change.metric for change in comparison.metrics} | {change.slice_key for change in comparison.slices}
     missing = [name for name in gate.metrics if name not in known]
     if missing:
         return f"no case has {', '.join(map(repr, missing))} on both sides"
-    num_groups = max((change.change.num_groups for change in comparison.metrics), default=0)
-    if smallest_p(num_groups) > LEVEL / comparison.num_tests:
+    if smallest_p(num_groups) > LEVEL / num_tests:
         return f"{plural(num_groups, 'group')} of cases cannot show any difference"
     return ""
 
@@ -233,7 +261,7 @@ def _shown(change: MetricChange) -> str:
     return f"{change.metric}{where} {' → '.join(shown)}"
 
 
-JudgeRegression: TypeAlias = "Callable[[Gate | RegressionGate, str, Sequence[Row], str | None], GateVerdict]"
+JudgeRegression: TypeAlias = "Callable[[Gate | RegressionGate, str, Sequence[Row], str | None, Mapping[str, float]], GateVerdict]"
 
 
 def judge_gates(
@@ -245,12 +273,15 @@ def judge_gates(
     unfinished: str | None = None,
     no_regression: JudgeRegression | None = None,
     noise: NoiseFacts | None = None,
+    speeds: Iterable[EngineSpeed] = (),
 ) -> list[GateVerdict]:
     """Return the verdict of every gate. None is judged, and so none passes, on a test with cases that did not run or that all ended in an
     error, or if the run is `unfinished`.
 
-    `no_regression` judges against a baseline; without one such a gate is skipped. `noise`: what the run's repeats say.
+    `no_regression` judges against a baseline; without one such a gate is skipped. `noise`: what the run's repeats say. `speeds`: those of
+    the run's engines, where they are known.
     """
+    speed_of = {speed["engine"]: speed for speed in speeds}
     by_test: dict[str, dict[str, dict[str, list[Row]]]] = {}
     for row in rows:
         by_test.setdefault(row["eval"], {}).setdefault(row["engine"], {}).setdefault(row["test"], []).append(row)
@@ -276,16 +307,18 @@ def judge_gates(
                 left_out = sum(map(was_left_out, case_rows))
                 for expression in expressions if case_rows else ():
                     gate = parse_gate(expression)
-                    if isinstance(gate, Gate) and not (left_out and no_regression):
+                    extra = extras[name, engine, test]
+                    if isinstance(gate, Gate) and is_on_speed(gate, case_rows, extra):
+                        verdict = judge_speed(gate, case_rows, speed_of.get(engine), incomplete)
+                    elif isinstance(gate, Gate) and not gate.change and not (left_out and no_regression):
                         test_rows = [row for by_engine in by_test[name].values() for row in by_engine.get(test, ())] if gate.end else ()
                         of_metric = noises.get((name, test, gate.metric))
                         floor = _floor(of_metric)
-                        extra = extras[name, engine, test]
                         within = ends[name, engine, test]
                         verdict = judge_gate(gate, case_rows, extra, incomplete=incomplete, test_rows=test_rows, floor=floor, ends=within)
                         verdict = {**verdict, **flips_of_threshold(gate, verdict, of_metric)}
                     elif no_regression is not None:
-                        verdict = no_regression(gate, engine, case_rows, incomplete)
+                        verdict = no_regression(gate, engine, case_rows, incomplete, extra)
                     elif unfinished:
                         verdict = _verdict(gate, len(case_rows), passed=False, reason=f"not judged: {unfinished}")
                     else:
@@ -350,11 +383,11 @@ def judged_run(
     aggregates: Sequence[Aggregate] = (),
     no_regression: JudgeRegression | None = None,
     noise: NoiseFacts | None = None,
+    speeds: Sequence[EngineSpeed] = (),
 ) -> RunFile:
     """Return run.json's engines, evals, what it has only a part of, gates, outcomes and noise of a run; see `judge_gates`."""
-    gates = judge_gates(
-        records.evals, rows, aggregates, interrupted=interrupted, unfinished=unfinished, no_regression=no_regression, noise=noise
-    )
+    told: Any = {"interrupted": interrupted, "unfinished": unfinished, "no_regression": no_regression, "noise": noise, "speeds": speeds}
+    gates = judge_gates(records.evals, rows, aggregates, **told)
     own: RunFile = {"noise": noise} if noise else {}
     parts = parts_of_evals(records.evals.values(), rows)
     return {

@@ -7,7 +7,8 @@ from typing import cast
 
 from evalharness.analysis.certainty import Limits, PairedTest, Place, Proof, coverage_sheet
 from evalharness.analysis.comparison.sheets import Sheet, Side, sheets_by_engine
-from evalharness.analysis.gates import BUILT_IN_METRICS, Gate, RegressionGate
+from evalharness.analysis.gate_grammar import Gate, RegressionGate
+from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.api.checks import first_names
 from evalharness.api.wording import number_text, part_of
 from evalharness.runs.partial import was_left_out
@@ -110,18 +111,19 @@ def _regressions(label: str, limits: Sequence[Limits]) -> str:
 
 def judged_by_limits(gate: Gate, base: Side | str, run: RunFile, rows: Sequence[Row]) -> GateVerdict:
     """Return the verdict of a gate on a number by the limits that the asked cases set to the mean of all; none if they do not tell."""
-    limits = None if gate.end or gate.tag or isinstance(base, str) else _mean_limits(gate, base, run, rows)
+    limits = None if gate.end or gate.tag or gate.change or gate.statistic or isinstance(base, str) else _mean_limits(gate, base, run, rows)
     num_left_out = sum(map(was_left_out, rows))
     which = f"{part_of(num_left_out, len(rows), 'case')} not asked (--until-certain)"
     verdict: GateVerdict = {
         "expression": gate.expression,
-        "metric": gate.metric,
+        "metric": gate.name,
         "value": None,
         "threshold": gate.threshold,
         "n": len(rows) - num_left_out,
         "passed": None,
         "judged": False,
         "reason": f"not judged: {which}, and this gate needs all",
+        **({"measure": measure} if (measure := gate.change or gate.statistic) else {}),
     }
     if limits is None:
         return verdict

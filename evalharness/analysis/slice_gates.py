@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
-from evalharness.analysis.gates import EACH, Ends, Floor, Gate, RegressionGate, evaluate_gate, scale_of
+from evalharness.analysis.gate_grammar import EACH, Gate, RegressionGate
+from evalharness.analysis.gates import Ends, Floor, evaluate_gate, scale_of
 from evalharness.api.checks import excerpt, first_names
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.runs.schema import GateVerdict, Row, SliceVerdict, mapping, text_of
 
-MAX_SLICES = 20
+MAX_SLICES = 1000
 """Failed slices that a verdict lists; the others are counted."""
 _NUM_NAMED = 5
 
 
-def refuse_unknown_slices(gates: Iterable[Gate | RegressionGate], tags: Iterable[Mapping[str, str]]) -> None:
-    """Raise `ConfigError` for a gate on a tag, or a tag's value, that no case has; `tags` are those of all cases of the eval."""
+def refuse_unknown_slices(gates: Iterable[Gate | RegressionGate], tags: Iterable[Mapping[str, str]], *, are_all: bool = True) -> None:
+    """Raise `ConfigError` for a gate on a tag, or a tag's value, that no case has; `tags` are those of all cases of the eval.
+
+    Unless they `are_all`, other cases may have it: then only a tag is refused that is near to one that is known.
+    """
     sliced = [gate for gate in gates if isinstance(gate, Gate) and gate.tag]
     if not sliced:
         return
@@ -25,10 +30,10 @@ def refuse_unknown_slices(gates: Iterable[Gate | RegressionGate], tags: Iterable
         for tag, value in case_tags.items():
             values.setdefault(text_of(tag), {})[text_of(value)] = None
     for gate in sliced:
-        if gate.tag not in values:
+        if gate.tag not in values and (are_all or did_you_mean(gate.tag, values, cutoff=0.75)):
             known = f"tags here are: {first_names(list(values), 10)}" if values else "no case has any"
             raise ConfigError(f"gate {gate.expression!r}: no case has the tag {gate.tag!r}{did_you_mean(gate.tag, values) or ';'} {known}")
-        if gate.value != EACH and gate.value not in values[gate.tag]:
+        if are_all and gate.value != EACH and gate.value not in values[gate.tag]:
             known = first_names(list(values[gate.tag]), 10)
             meant = did_you_mean(gate.value, values[gate.tag]) or ";"
             raise ConfigError(f"gate {gate.expression!r}: no case has {gate.tag}={gate.value}{meant} its values here are: {known}")
@@ -54,21 +59,32 @@ def judge_gate(
         return evaluate_gate(gate, rows, aggregates, incomplete=incomplete, scale=scale, floor=floor, ends=ends)
     slices: dict[str, list[Row]] = {}
     for row in rows:
-        tags = mapping(row.get("tags"))
-        if gate.tag in tags and gate.value in (EACH, text_of(tags[gate.tag])):
-            slices.setdefault(text_of(tags[gate.tag]), []).append(row)
+        if (value := slice_of(gate, row.get("tags"))) is not None:
+            slices.setdefault(value, []).append(row)
     if not slices:
         whole = evaluate_gate(gate, rows, {}, incomplete=incomplete, scale=scale)
-        what = gate.tag if gate.value == EACH else f"{gate.tag}={gate.value}"
-        return {**whole, "value": None, "n": 0, "passed": False, "reason": f"no case of this run has {what}"}
-    parts = {value: evaluate_gate(gate, part, {}, incomplete=incomplete, scale=scale, floor=floor) for value, part in slices.items()}
+        return {**whole, "value": None, "n": 0, "passed": False, "reason": f"no case of this run has {slices_text(gate)}"}
+    shared: Any = {"incomplete": incomplete, "scale": scale, "floor": floor, "num_slices": len(slices)}
+    parts = {value: evaluate_gate(gate, part, {}, **shared) for value, part in slices.items()}
     if gate.metric in aggregates and not any(verdict["value"] is not None for verdict in parts.values()):
         reason = f"{gate.metric} is an aggregate over all cases, which slices have none of"
         parts = {value: {**verdict, "reason": reason} for value, verdict in parts.items()}
-    return _together(gate, parts)
+    return together(gate, parts)
 
 
-def _together(gate: Gate, parts: Mapping[str, GateVerdict]) -> GateVerdict:
+def slice_of(gate: Gate, tags: Mapping[str, str] | None) -> str | None:
+    """Return the slice of a gate to which a case with these tags belongs; None for none."""
+    tags = mapping(tags)
+    value = text_of(tags[gate.tag]) if gate.tag in tags else None
+    return value if gate.value in (EACH, value) else None
+
+
+def slices_text(gate: Gate) -> str:
+    """Return "site" or "site=north": which tag, or which of its values, a gate is on."""
+    return gate.tag if gate.value == EACH else f"{gate.tag}={gate.value}"
+
+
+def together(gate: Gate, parts: Mapping[str, GateVerdict]) -> GateVerdict:
     """Return one verdict of those of slices: value and threshold are those of the worst."""
     sign = -1 if gate.comparison in ("<", "<=") else 1
 

@@ -32,6 +32,8 @@ _SECTIONS = {
         "finished_runs:merge",
         "finished_runs:summary",
         "export:export",
+        "interop:import",
+        "sql:sql",
     ),
     "Comparisons": ("compare:compare", "compare:bless", "compare:timeline"),
     "Checkpoints": ("generate:generate", "watch:watch", "rules:rules"),

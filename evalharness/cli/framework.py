@@ -19,7 +19,7 @@ from evalharness.cli.hints import guess
 from evalharness.config import RunConfig, resolve
 from evalharness.config.kinds import Option, Setting
 from evalharness.config.options import ARGUMENTS, EVALS_OWN, OPTIONS
-from evalharness.config.sources import SETTINGS_FILE
+from evalharness.config.sources import project_root
 from evalharness.report.text import one_line
 from evalharness.runs.run_file import LATEST, find_latest, is_latest
 
@@ -149,14 +149,6 @@ def _click_option(option: Option, default: str | None) -> Callable[[Any], Any]:
     if option.kind.is_flag:
         return click.option(f"{option.flag}/--no-{option.flag[2:]}", option.name, default=None, help=text)
     return click.option(option.flag, option.name, multiple=option.kind.is_list, metavar=option.metavar, help=text)
-
-
-def project_root(start: Path) -> Path:
-    """Return the nearest folder at or above `start` with evalharness.toml or pyproject.toml, else `start` itself."""
-    for folder in (start, *start.parents):
-        if (folder / SETTINGS_FILE).is_file() or (folder / "pyproject.toml").is_file():
-            return folder
-    return start
 
 
 def resolve_options(values: Mapping[str, Any]) -> RunConfig:

@@ -136,6 +136,11 @@ class RunConfig:
         "Let models think before they answer, if the chat template has a switch for it; rows keep thought and answer apart",
         default=False,
     )
+    as_chat: bool = option(
+        _FLAG,
+        "Ask as a chat what an eval's template asks as bare text, such as the public benchmarks, which are for base models as they stand",
+        default=False,
+    )
     max_thinking_tokens: int | None = option(
         _NATURAL, f"Longest thought, in tokens; a longer one is ended for the model (default: {EVALS_OWN}no limit)"
     )
@@ -339,8 +344,8 @@ class RunConfig:
     report_dir: Path = option(_FOLDER, "Folder that gets one folder per run", default=Path("reports"))
     baseline: str | None = option(
         Text(r"\S(.*\S)?", legal="the name of a baseline, a path, latest, or latest~1"),
-        "Baseline of the gate no_regression: baselines/NAME.json, the path of a baseline or run, or latest, the complete run in "
-        "--report-dir that ended last (latest~1: the run before it) (default: none, the gate is skipped)",
+        "Baseline of the gates no_regression, drop(…) and rise(…): baselines/NAME.json, the path of a baseline or run, or latest, the "
+        "complete run in --report-dir that ended last (latest~1: the run before it) (default: none, such gates are skipped)",
         metavar="NAME|PATH|latest",
     )
     until_certain: float | None = option(

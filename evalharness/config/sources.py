@@ -21,6 +21,14 @@ _TOOL_TABLE = f"[tool.evalharness] of {_PYPROJECT}"
 _COMMAND_LINE, _ENVIRONMENT = "command line", "environment"
 
 
+def project_root(start: Path) -> Path:
+    """Return the nearest folder at or above `start` with evalharness.toml or pyproject.toml, else `start` itself."""
+    for folder in (start, *start.parents):
+        if (folder / SETTINGS_FILE).is_file() or (folder / _PYPROJECT).is_file():
+            return folder
+    return start
+
+
 class Source(NamedTuple):
     """One place of settings: raw values by option name; relative paths are relative to `base`."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from evalharness.api.checks import first_names, read_regular
-from evalharness.api.errors import ConfigError, MissingData
+from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData
 from evalharness.data.arrow_files import IpcRows, ParquetRows
 from evalharness.data.stored import Row, RowFile
 from evalharness.data.tar_files import TarRows
@@ -40,7 +40,7 @@ def row_files(
     unfit: list[str] = []
     for paths in _found(root, names):
         files = [open_file(path, _shown(path, root), field=field, columns=columns) for path in paths]
-        if meant := [file for file in files if not needs or _is_meant(next(file.scan(), (0, {}))[1], needs)]:
+        if meant := [file for file in files if not needs or _is_meant(next(scan(file), (0, {}))[1], needs)]:
             return meant
         unfit += [file.name for file in files]
     if unfit:
@@ -106,7 +106,7 @@ def _in_folder(folder: Path) -> list[Path]:
         return [folder / name for name in files]
     if splits := _splits(folder):
         raise ConfigError(f"{folder} holds the splits {', '.join(splits)}; give the folder of one")
-    found = sorted((path for path in folder.iterdir() if path.is_file() and _kind(path)), key=_in_order)
+    found = sorted((path for path in folder.iterdir() if path.is_file() and _kind(path) and not path.name.startswith(".")), key=_in_order)
     kinds = sorted({_kind(path) for path in found})
     if len(kinds) > 1:
         raise ConfigError(f"{folder} holds files of rows of several kinds, {', '.join(kinds)}; name those that are meant")
@@ -174,7 +174,9 @@ def scan(file: RowFile, columns: Collection[str] | None = None) -> Iterator[tupl
     """Yield places and rows of a file; `ConfigError` where it cannot be read."""
     try:
         yield from file.scan(columns)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        if isinstance(error, EvalHarnessError):
+            raise
         raise ConfigError(f"{file.name} cannot be read: {error}") from error
 
 

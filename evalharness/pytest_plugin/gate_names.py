@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.analysis.gates import BUILT_IN_METRICS, Gate, RegressionGate, parse_gate
+from evalharness.analysis.gate_grammar import EVERYWHERE, RATES, Gate, RegressionGate, needs_baseline, parse_gate
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.pytest_plugin._pytest_internals import fixture_arguments
 from evalharness.pytest_plugin.outcomes import ItemRecord
@@ -31,19 +31,19 @@ def refuse_unknown_metrics(metafunc: pytest.Metafunc, marker: Mapping[str, Any],
     recorded = _recorded_names(metafunc)
     for gate in wanted if recorded is not None else ():
         if recorded is not None and gate.metric not in recorded:
-            known = ", ".join([*recorded, *BUILT_IN_METRICS])
-            hint = did_you_mean(gate.metric, [*recorded, *BUILT_IN_METRICS]) or "."
+            names = [*recorded, *(RATES if gate.change else EVERYWHERE)]
+            hint = did_you_mean(gate.metric, names) or "."
             raise ConfigError(
                 f"{metafunc.definition.nodeid}: the gate {gate.expression!r} is on a score that the test never records{hint} "
-                f"It can be on: {known}"
+                f"It can be on: {', '.join(names)}"
             )
 
 
 def _on_scores(marker: Mapping[str, Any], gates: Iterable[Gate | RegressionGate]) -> list[Gate]:
-    """Return the gates on scores; none where a function of the eval may add metrics."""
-    if any(marker.get(key) is not None for key in _ADDS_METRICS):
-        return []
-    return [gate for gate in gates if isinstance(gate, Gate) and gate.metric not in BUILT_IN_METRICS]
+    """Return the gates on scores; where a function of the eval may add metrics, those on slices and single values."""
+    adds = any(marker.get(key) is not None for key in _ADDS_METRICS)
+    on_scores = [gate for gate in gates if isinstance(gate, Gate) and gate.metric not in (RATES if gate.change else EVERYWHERE)]
+    return [gate for gate in on_scores if not adds or gate.tag or gate.statistic]
 
 
 class FirstScores:
@@ -60,7 +60,7 @@ class FirstScores:
         missing = [gate for gate in _on_scores(marker, gates_of(item)) if gate.metric not in record.scores]
         if not missing:
             return ""
-        hint = did_you_mean(missing[0].metric, [*record.scores, *BUILT_IN_METRICS]) or ";"
+        hint = did_you_mean(missing[0].metric, [*record.scores, *EVERYWHERE]) or ";"
         what = ", ".join(repr(gate.expression) for gate in missing)
         known = ", ".join(record.scores) or "nothing"
         return f"no score yet for the gate {what} of {record.eval}::{record.test}{hint} its first case recorded: {known}"
@@ -75,10 +75,10 @@ def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:
     return tuple(parse_gate(expression) for marker in markers for expression in marker.args)
 
 
-def any_regression_gate(items: Iterable[pytest.Item]) -> bool:
-    """Return whether a test has the gate `no_regression`; tests of one function are looked at once."""
+def any_comparing_gate(items: Iterable[pytest.Item]) -> bool:
+    """Return whether a test has a gate that compares with a baseline; tests of one function are looked at once."""
     functions = {getattr(item, "function", item): item for item in items}
-    return any(isinstance(gate, RegressionGate) for item in functions.values() for gate in gates_of(item))
+    return any(needs_baseline(gate.expression) for item in functions.values() for gate in gates_of(item))
 
 
 def _recorded_names(metafunc: pytest.Metafunc) -> list[str] | None:

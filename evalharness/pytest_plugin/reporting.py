@@ -68,7 +68,7 @@ def announce(state: EvalSession) -> str:
     path = baseline["path"] or ""
     problem = baseline["problem"] or (None if Path(path).exists() else why_absent(Path(path)))
     if state.has_idle_baseline:
-        return f"{line}\nevalharness: --baseline changes nothing: no test of this run has the gate no_regression"
+        return f"{line}\nevalharness: --baseline changes nothing: no test of this run has a gate that compares with it"
     if problem is not None:
         return f"{line}\nevalharness: baseline cannot be used, gates on it will fail: {problem}"
     parts = part_texts(read_run(Path(path))).values() if Path(path).is_dir() else ()

@@ -64,6 +64,9 @@ def _gate_lines(tables: RunTables) -> Iterator[list[Any]]:
         yield [*names, "", "", "gate", gate.get("expression"), gate.get("value"), *_NO_INTERVAL, gate.get("n")]
         passed = {"passed": 1, "failed": 0}.get(gate_state(gate), "")
         yield [*names, "", "", "gate_passed", gate.get("expression"), passed, *_NO_INTERVAL, gate.get("n")]
+        for part in entries_of(gate.get("failed_slices")):
+            place = text_of(gate.get("tag")), text_of(part.get("value"))
+            yield [*names, *place, "gate_slice", gate.get("expression"), part.get("measured"), *_NO_INTERVAL, part.get("n")]
 
 
 def _throughput_lines(tables: RunTables) -> Iterator[list[Any]]:

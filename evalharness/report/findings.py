@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+from evalharness.analysis.gate_grammar import needs_baseline
 from evalharness.api.errors import BROKEN
 from evalharness.api.wording import part_of
 from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables
@@ -93,8 +94,8 @@ def gate_words(counts: Mapping[str, int]) -> list[str]:
 
 
 def is_on_mean(gate: GateVerdict) -> bool:
-    """Return whether a gate compares the metric over all cases with a number: neither a slice of it, nor an end of its interval."""
-    return gate.get("threshold") is not None and not gate.get("tag") and not gate.get("end")
+    """Return whether a gate compares the mean over all cases with a number: not a slice's, nor an interval's end or a difference."""
+    return gate.get("threshold") is not None and not any(gate.get(name) for name in ("tag", "end", "measure"))
 
 
 def _unfinished(tables: RunTables) -> bool:
@@ -188,7 +189,7 @@ def rescored_changes(origin: Mapping[str, Any]) -> Iterator[tuple[str, str, list
 def _coverage(tables: RunTables) -> Iterator[str]:
     evals = entries_of(tables.run.get("evals"))
     if mapping(tables.run.get("baseline")) and evals and not any(_asks_baseline(entry) for entry in evals):
-        yield "a baseline was given, but no test has the gate no_regression: nothing was compared with it"
+        yield "a baseline was given, but no gate compares with it"
     drawn = how_drawn(tables.run)
     for name, part in part_texts(tables.run).items():
         if name in drawn:
@@ -212,7 +213,7 @@ def _coverage(tables: RunTables) -> Iterator[str]:
 
 def _asks_baseline(entry: EvalEntry) -> bool:
     tests = mapping(entry.get("tests")).values()
-    return any(text_of(gate).startswith("no_regression") for gates in tests for gate in items_of(gates))
+    return any(needs_baseline(text_of(gate)) for gates in tests for gate in items_of(gates))
 
 
 def _malformed(tables: RunTables) -> Iterator[str]:

@@ -120,7 +120,18 @@ def summary_blocks(tables: RunTables) -> Iterator[str]:
 def gate_blocks(tables: RunTables) -> Iterator[str]:
     """Yield the table of gates, if there are any."""
     headers = ["gate", "passed", "eval", "test", "engine", "reason", "value", "threshold", "n"]
-    yield from _section("Gates", "", headers, [_gate_line(gate) for gate in entries_of(tables.run.get("gates"))], 6)
+    gates = entries_of(tables.run.get("gates"))
+    yield from _section("Gates", "", headers, [_gate_line(gate) for gate in gates], 6)
+    several = [gate for gate in gates if len(entries_of(gate.get("failed_slices"))) > 1]
+    lines = [line for gate in several for line in _slice_lines(gate)]
+    yield from _section("Slices that failed", "", ["gate", "eval", "test", "engine", "slice", "value", "n"], lines, 5)
+
+
+def _slice_lines(gate: GateVerdict) -> Iterator[list[str]]:
+    names = [markdown_cell(text_of(gate.get(name))) for name in ("expression", "eval", "test", "engine")]  # type: ignore[arg-type]
+    for part in entries_of(gate.get("failed_slices")):
+        numbers = figure_text(part.get("measured"), text_of(gate.get("metric"))), text_of(part.get("n"))
+        yield [*names, markdown_cell(text_of(part.get("value")) or "(none)"), *map(markdown_cell, numbers)]
 
 
 def noise_blocks(tables: RunTables) -> Iterator[str]:

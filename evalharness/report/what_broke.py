@@ -161,6 +161,8 @@ def _what_it_is(gate: GateVerdict) -> str:
     noise = within_noise(gate)
     if baseline is None:
         return noise or figure_text(value, text_of(gate.get("metric")))
+    if gate.get("measure"):  # a drop, which is a number of its own
+        return f"{number_text(value)} against {one_line(text_of(baseline), 100)}{f'; {noise}' if noise else ''}"
     if proved := text_of(mapping(gate.get("certain")).get("proved")):
         return one_line(proved, 300)
     changed = "" if value is None else f", changed by {number_text(value)}"

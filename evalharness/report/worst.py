@@ -41,6 +41,8 @@ def goals(tables: RunTables) -> dict[tuple[str, str, str], Goal]:
     for gate in entries_of(tables.run.get("gates")):
         key = text_of(gate.get("eval")), text_of(gate.get("test")), text_of(gate.get("metric"))
         comparison, threshold = parts_of(gate)[1], gate.get("threshold")
+        if gate.get("measure"):  # a percentile, a difference or a speed is nothing that a case has
+            continue
         # What is asked of all cases is asked of a slice; a gate on a slice, or on the end of an interval, says which way is better.
         if (
             comparison

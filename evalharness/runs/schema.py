@@ -14,6 +14,9 @@ from evalharness.runs.measured import DraftFacts, Durations, EngineCost, EngineS
 SCHEMA_VERSION = 1
 """Of run.json and everything beside it; raised when a reader of the version before would misread a run."""
 
+OF_OTHER_TOOLS = ("dump", "lm-eval", "lmms-eval", "inspect")
+"""Backends of engines whose answers another tool made: dumps that were scored, and imported samples."""
+
 MAX_DATA_DEPTH = 200
 """Of lists and mappings in details and references: far from the limits of readers, which are recursive, at about 1,000."""
 
@@ -351,6 +354,9 @@ class GateVerdict(TypedDict, total=False):
     """What was taken for no difference as it lies within the floor, in words."""
     end: str
     """"low" or "high" for a gate on an end of the metric's interval; missing for one on the metric itself."""
+    measure: str
+    """"p95", "min", "max" or "sum" of single values, "drop" or "rise" against the baseline, or "speed"; missing for a mean, a rate or an
+    aggregate."""
     tag: str
     """The tag of a gate on slices; `value` and `n` are then those of the worst. Missing for one on all cases."""
     failed_slices: list[SliceVerdict]

@@ -7,9 +7,9 @@ any labels of that form with their images: evalharness/tasks/coco.py.
 
 Metrics of pycocotools' COCOeval, over the images that were run: `AP` (IoU 0.50 to 0.95, 100 boxes an image), `AP_50`, `AP_75`, by size, and
 recall. The model gives boxes no confidences; they are the geometric mean of the probabilities of the tokens that write a box's numbers, so
-the backend must give log-probabilities. `f1_50` of an image weighs all its boxes alike. What numbers mean is declared: 0..1000 unless
-`--coordinates` says otherwise. The question is this eval's own, there is no official one; published results of language models ask for
-fewer categories at a time, and are not comparable.
+the backend must give log-probabilities, and `rescore`, which has no tokenizer, cannot judge a run again. `f1_50` of an image weighs all its
+boxes alike. What numbers mean is declared: 0..1000 unless `--coordinates` says otherwise. The question is this eval's own, there is no
+official one; published results of language models ask for fewer categories at a time, and are not comparable.
 https://github.com/cocodataset/cocoapi/blob/8c9bcc3cf640524c4c20a9c40e89cb6a2f2fa0e9/PythonAPI/pycocotools/cocoeval.py
 """
 

@@ -22,7 +22,7 @@ import re
 
 import pytest
 
-from evalharness import GenerationOptions, VlmGenerationRequest
+from evalharness import GenerationOptions, TextGenerationRequest, VlmGenerationRequest
 from evalharness.api.errors import MissingData
 from evalharness.data import cases_from
 from evalharness.scores import mmmu
@@ -47,6 +47,8 @@ def request(case):
         {"type": "image", "image": row[f"image_{part}"]} if place % 2 else {"type": "text", "text": part.strip()}
         for place, part in enumerate(re.split(r"<image ([1-7])>", text))
     ]
+    if len(parts) == 1:
+        return TextGenerationRequest([{"role": "user", "content": text}])
     return VlmGenerationRequest([{"role": "user", "content": [part for part in parts if part.get("text") != ""]}])
 
 

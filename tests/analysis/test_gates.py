@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evalharness.analysis.gates import BUILT_IN_METRICS, Gate, RegressionGate, evaluate_gate, mean_scores, parse_gate
+from evalharness.analysis.gate_grammar import Gate, RegressionGate, parse_gate
+from evalharness.analysis.gates import BUILT_IN_METRICS, evaluate_gate, mean_scores
 from evalharness.analysis.slice_gates import judge_gate, refuse_unknown_slices
 from evalharness.api.errors import ConfigError
 from evalharness.report.tables import load_tables
@@ -43,21 +45,58 @@ class TestParsing:
 
     @pytest.mark.parametrize(
         "expression",
-        ["", "valid", "valid >=", ">= 1", "valid => 1", "valid != 1", "valid >= x", "1 >= valid", "valid >= 1 2", "valid >= nan",
-         "valid >= inf", "a >= 1 and b >= 2", "low(valid >= 1", "valid) >= 1", "lower(valid) >= 1", "low(low(valid)) >= 1", "valid[] >= 1",
+        ["", "valid", "valid >=", ">= 1", "valid != 1", "valid >= x", "1 >= valid", "valid >= 1 2", "valid >= nan",
+         "valid >= inf", "a >= 1 and b >= 2", "low(valid >= 1", "valid) >= 1", "valid[] >= 1",
          "valid[=x] >= 1", "valid[site] >= 1", "valid[a=b][c=d] >= 1", "low(valid)[a=b] >= 1", "low() >= 1", "no_regression[a=b]",
          "valid >= 0,5", "valid >= 95%", "no_regression()", "no_regression(f1",
-         "no_regression(f1,)", "no_regression(a b)", "no_regressions", None, 3, ["valid >= 1"], b"valid >= 1"],
+         "no_regression(f1,)", "no_regression(a b)", None, 3, ["valid >= 1"], b"valid >= 1"],
         ids=repr,
     )  # fmt: skip
     def test_all_else_is_refused_with_the_grammar(self, expression: object) -> None:
-        grammar = (
-            "write 'metric >= number' with one of: >=, <=, >, <, ==; 'metric[tag=value] >= number' for a slice, with '*' for each value of "
-            "the tag; 'low(metric) >= number' for the lower end of the interval, 'high(metric)' for the upper; or 'no_regression' or "
-            "'no_regression(metric, metric)'"
-        )
-        with pytest.raises(ConfigError, match=rf"^gate .* is not understood; {re.escape(grammar)}$"):
+        grammar = "write 'metric >= number' with one of: >=, <=, >, <, ==; 'metric[tag=value] >= number' for a slice, with '*' for"
+        with pytest.raises(ConfigError, match=rf"^gate .* is not understood; {re.escape(grammar)} each value.*'no_regression\(metric, m"):
             parse_gate(expression)
+
+    @pytest.mark.parametrize(
+        ("expression", "meant"),
+        [
+            ("valid => 1", "did you mean '>=' in place of '=>'? write"),
+            ("valid[a=b] = 1", "did you mean '==' in place of '='? write"),
+            ("low(valid) ≥ 0.9", "did you mean '>=' in place of '≥'? write"),
+            ("no_regressions", "did you mean 'no_regression'? write"),
+            ("no_regresion(f1)", "did you mean 'no_regression'? write"),
+            ("lower(valid) >= 1", "lower(…) is not a function of gates; did you mean 'low'? there are: low, high, p1 … p99, min"),
+            ("p100(valid) >= 1", "p100(…) is not a function of gates"),
+            ("p0(valid) >= 1", "p0(…) is not a function of gates"),
+            ("mean(valid) >= 1", "mean(…) is not a function of gates; there are: low, high, p1 … p99"),
+            ("low(low(valid)) >= 1", "low(low(… cannot be combined; low and high take a metric, a drop or a rise"),
+            ("drop(low(valid)) >= 1", "cannot be combined"),
+            ("low(p95(valid)) >= 1", "cannot be combined"),
+            ("drop(p95(valid)) >= 1", "cannot be combined"),
+            ("tokens_per_s[site=*] >= 1", "tokens_per_s is one number of an engine for the whole run"),
+            ("p95(pass_rate) >= 1", "pass_rate is a share of cases and has no p95"),
+            ("drop(error_rate) <= 0", "drop compares cases that both runs judged, which error_rate is not about"),
+        ],
+    )
+    def test_what_was_probably_meant_is_said(self, expression: str, meant: str) -> None:
+        with pytest.raises(ConfigError, match=re.escape(meant)):
+            parse_gate(expression)
+
+    @pytest.mark.parametrize(
+        ("expression", "name", "change", "end", "tag"),
+        [
+            ("drop(valid) <= 0.02", "drop(valid)", "drop", "", ""),
+            (" high ( drop ( valid [ site = * ] ) ) <= .02", "drop(valid)", "drop", "high", "site"),
+            ("rise(cer)<0.1", "rise(cer)", "rise", "", ""),
+            ("p99.9(completion_tokens) <= 800", "p99.9(completion_tokens)", "", "", ""),
+            ("sum(completion_tokens[site=a]) <= 1e6", "sum(completion_tokens)", "", "", "site"),
+        ],
+    )
+    def test_functions(self, expression: str, name: str, change: str, end: str, tag: str) -> None:
+        gate = parse_gate(expression)
+        assert isinstance(gate, Gate)
+        assert (gate.name, gate.change, gate.end, gate.tag) == (name, change, end, tag)
+        assert parse_gate("drop <= 1") == Gate("drop <= 1", "drop", "<=", 1.0)
 
     @pytest.mark.parametrize(
         ("expression", "metrics"),
@@ -206,6 +245,44 @@ class TestEndsOfIntervals:
         assert judged("low(x) >= 0", row(x=1), incomplete="cut")["reason"] == "not judged: cut"
 
 
+def answer(*num_tokens: int, **values: Any) -> dict[str, Any]:
+    made = [{"text": "a", "finish_reason": "stop", "num_completion_tokens": num, "num_prompt_tokens": 7, **values} for num in num_tokens]
+    return {**row(generation=made[0]), "nodeid": str(num_tokens), **({"generations": made} if len(made) > 1 else {})}
+
+
+class TestQuantities:
+    def test_a_percentile_is_met_by_as_many_answers(self) -> None:
+        rows = [answer(num) for num in range(1, 101)]
+        assert [judged(f"p{percent}(completion_tokens) <= 95", *rows)["value"] for percent in (1, 50, 95, 99)] == [1, 50, 95, 99]
+        assert judged("p95(completion_tokens) <= 95", *rows)["passed"]
+        verdict = judged("p95(completion_tokens) <= 94", *rows)
+        assert (verdict["metric"], verdict["measure"], verdict["n"]) == ("p95(completion_tokens)", "p95", 100)
+        assert verdict["reason"] == "95, needs ≤ 94"
+
+    def test_each_answer_of_a_case_counts(self) -> None:
+        rows = [answer(10, 20), answer(600)]
+        assert judged("completion_tokens <= 210", *rows)["value"] == 210
+        assert [judged(f"{name}(total_tokens) <= 1", *rows)["value"] for name in ("min", "max", "sum")] == [17, 607, 651]
+        assert judged("p95(completion_tokens) <= 1", row("error"), answer(5, finish_reason="scored"))["reason"] == (
+            "no answer has completion_tokens"
+        )
+        assert judged("thinking_tokens <= 9", answer(5, thinking={"num_tokens": 3}), answer(5))["value"] == 3
+
+    def test_a_score_of_that_name_comes_first(self) -> None:
+        assert judged("completion_tokens <= 1", {**answer(5), "scores": {"completion_tokens": 1.0}})["value"] == 1
+        assert judged("p50(x) >= 0.5", row(x=0.2), row(x=0.7), row(x=0.9))["value"] == 0.7
+        assert judged("p50(macro) >= 0.5", row(x=1), aggregates={"macro": 1.0})["reason"] == (
+            "macro is an aggregate over all cases, which has no p50"
+        )
+
+    def test_a_mean_of_tokens_has_an_interval_over_cases(self) -> None:
+        rows = [answer(num, num + 1) for num in (100, 110, 120, 130)]
+        low, high = (judged(f"{end}(completion_tokens) >= 0", *rows)["value"] for end in ("low", "high"))
+        assert low is not None
+        assert high is not None
+        assert 70 < low < 115.5 < high < 160
+
+
 def of_slices(expression: str, aggregates: dict[str, float] | None = None, **values: list[float]) -> GateVerdict:
     rows = [{**row(x=value), "tags": {"site": site}} for site, scores in values.items() for value in scores]
     return judge_gate(parse_gate(expression), [*rows, row(x=0)], aggregates or {}, incomplete=None, test_rows=())
@@ -249,8 +326,20 @@ class TestSlices:
 
     def test_many_slices_are_counted(self) -> None:
         verdict = of_slices("x[site=*] >= 1", **{f"s{number:03}": [number / 1000] for number in range(300)})
-        assert len(verdict["failed_slices"]) == 20
+        assert len(verdict["failed_slices"]) == 300
         assert verdict["reason"].endswith("; and 295 more")
+
+    def test_of_many_slices_none_fails_by_chance_where_only_what_is_shown_fails(self) -> None:
+        chances = random.Random(0)
+        rows = [{**row(x=float(chances.random() < 0.8)), "tags": {"site": str(number % 400)}} for number in range(12_000)]
+        verdicts = {gate: judge_gate(parse_gate(gate), rows, {}, incomplete=None, test_rows=rows) for gate in (
+            "high(x[site=*]) >= 0.8", "low(x[site=*]) >= 0.8", "x[site=*] >= 0.8",
+        )}  # fmt: skip
+        assert [verdict["passed"] for verdict in verdicts.values()] == [True, False, False]
+        rows += [{**row(x=0.0), "tags": {"site": "7"}}] * 90
+        verdict = judge_gate(parse_gate("high(x[site=*]) >= 0.8"), rows, {}, incomplete=None, test_rows=rows)
+        assert (verdict["passed"], [part["value"] for part in verdict["failed_slices"]]) == (False, ["7"])
+        assert "7 high end of the interval (of 400 slices) 0." in verdict["reason"]
 
     def test_unknown_tags_and_values_are_refused_at_collection(self) -> None:
         tags = [{"site": "north"}, {"site": "south"}]
@@ -265,6 +354,9 @@ class TestSlices:
         check("x[site=*] >= 1")
         with pytest.raises(ConfigError, match="no case has any"):
             refuse_unknown_slices([parse_gate("x[a=b] >= 1")], [])
+        refuse_unknown_slices([parse_gate("x[mission=b] >= 1"), parse_gate("x[site=west] >= 1")], tags, are_all=False)
+        with pytest.raises(ConfigError, match="no case has the tag 'sites'; did you mean 'site'"):
+            refuse_unknown_slices([parse_gate("x[sites=*] >= 1")], tags, are_all=False)
 
 
 class TestMeans:

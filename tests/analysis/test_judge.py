@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evalharness.analysis.gates import RegressionGate
+from evalharness.analysis.gate_grammar import RegressionGate
 from evalharness.analysis.judge import RegressionJudge, find_baseline, judge_gates
 from evalharness.api.errors import BaselineError
 from evalharness.runs.schema import GateVerdict

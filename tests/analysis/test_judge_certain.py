@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side
-from evalharness.analysis.gates import Gate, parse_gate
+from evalharness.analysis.gate_grammar import Gate, parse_gate
 from evalharness.analysis.judge_certain import judged_by_limits
 from evalharness.runs.partial import NOT_ASKED
 
@@ -26,7 +26,16 @@ def rows() -> list[Any]:
 
 @pytest.mark.parametrize(
     ("expression", "passed"),
-    [("right >= 0.2", True), ("right >= 0.8", False), ("right >= 0.5", None), ("right == 0.5", None), ("right == 0.9", False)],
+    [
+        ("right >= 0.2", True),
+        ("right >= 0.8", False),
+        ("right >= 0.5", None),
+        ("right == 0.5", None),
+        ("right == 0.9", False),
+        ("drop(right) <= 0.9", None),
+        ("p95(right) >= 0", None),
+        ("completion_tokens >= 0", None),
+    ],
 )
 def test_a_gate_is_judged_where_all_limits_agree(expression: str, passed: bool | None) -> None:
     cases = {f"c{n}": CaseLine("pass", {"right": float(n % 2)}, {}, None, None) for n in range(NUM)}

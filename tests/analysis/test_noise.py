@@ -132,7 +132,7 @@ class TestGates:
         assert verdict["passed"] is False
 
     def test_no_regression_is_judged_beyond_the_floor(self, tmp_path: Path) -> None:
-        from evalharness.analysis.gates import RegressionGate
+        from evalharness.analysis.gate_grammar import RegressionGate
 
         base = run_dir(tmp_path / "base", cases([1.0] * 200))
         worse = [1.0] * 190 + [0.0] * 10
@@ -153,7 +153,7 @@ class TestGates:
 
     def test_gates_share_one_chance_of_a_false_alarm(self, tmp_path: Path) -> None:
         assert num_regression_gates(GATES, [{"eval": "stage_a", "test": "test_stage_a", "engine": name} for name in "ab"]) == 2  # type: ignore[arg-type]
-        from evalharness.analysis.gates import RegressionGate
+        from evalharness.analysis.gate_grammar import RegressionGate
 
         base = run_dir(tmp_path / "base", cases([1.0] * 200))
         run: RunFile = {"run_id": "now", "engines": [{**ENGINE, "fingerprint": "f2"}], "noise": facts(entry(0.1))}  # type: ignore[typeddict-item]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from evalharness.analysis.gates import evaluate_gate, parse_gate
+from evalharness.analysis.gate_grammar import parse_gate
+from evalharness.analysis.gates import evaluate_gate
 from evalharness.api.wording import figure_text, number_text, part_of, plural
 
 

@@ -119,7 +119,8 @@ def test_every_guess_leads_to_a_command_that_is_there(refused: Command) -> None:
 
 
 CODES = {"doctor": [0, 1, 2, 10], "rescore": [0, 1, 2, 10], "merge": [0, 1, 2, 10], "compare": [0, 1, 2, 10], "generate": [0, 1, 2, 10]} | {
-    "watch": [0, 1, 2, 10]
+    "watch": [0, 1, 2, 10],
+    "import": [0, 1, 2, 10],
 }
 """Commands that can end with 1: something that they looked at did not pass."""
 

@@ -192,6 +192,12 @@ def test_a_tar_of_images_is_read_in_place_and_no_pickle_is_loaded(tmp_path: Path
     assert not (tmp_path / "sprung").exists()
 
 
+def test_objects_that_datasets_keeps_as_json_are_read(tmp_path: Path) -> None:
+    kept = pa.array([['{"a": 1}', None], None], pa.list_(pa.string())).cast(pa.list_(pa.json_(pa.string())))
+    pq.write_table(pa.table({"n": [1, 2], "kwargs": kept}), tmp_path / "a.parquet")
+    assert [case.row["kwargs"] for case in cases_from("a.parquet", id="n")(tmp_path)] == [[{"a": 1}, None], None]
+
+
 def test_large_row_groups_are_read_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from evalharness.data import arrow_files
 
@@ -200,7 +206,7 @@ def test_large_row_groups_are_read_some_rows_at_a_time(tmp_path: Path, monkeypat
     rows = [{"n": number, "text": f"{number} " * 20, "raw": b"x" * number} for number in range(100)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=70)
     cases = list(cases_from("a.parquet", id="n")(tmp_path))
-    for order in (range(100), range(99, -1, -7), (3, 90, 4, 91, 5)):
+    for order in (range(100), range(99, -1, -7), (3, 90, 4, 91, 5, 60, 2, 50, 1, 40)):  # some from a copy that is made for them
         assert [(cases[at].row["n"], len(cases[at].row["raw"].read())) for at in order] == [(at, at) for at in order]
 
 
@@ -241,6 +247,15 @@ class TestFolders:
         assert [row["question"] for row in rows] == ["is it a?", "is it b9?", "is it b10?"]
         assert rows[1] == {"question": "is it b9?", "answer": "yes", "__file__": "test/b9_test.csv"}
         assert [row["__file__"] for row in read_rows("test", data_dir=tmp_path, columns=["q", "a"])] == [row["__file__"] for row in rows]
+
+    def test_files_of_another_data_set_are_passed_over(self, tmp_path: Path) -> None:
+        for name, text in (("a.csv", "q,n\nx,1\n"), ("b.csv", "q,m\ny,2\n")):
+            (tmp_path / name).write_text(text)
+        for needs in (["m", "q"], lambda row: row["q"] == "y"):
+            assert [case.row["q"] for case in cases_from("a.csv", "*.csv", needs=needs)(tmp_path)] == ["y"]
+        for needs, lack in ((["z"], "not the columns z"), (lambda row: "z" in row, "the rows of another data set")):
+            with pytest.raises(MissingData, match=rf"a.csv, a.csv, b.csv in .* has {lack}; give a.csv or \*.csv with --data"):
+                list(cases_from("a.csv", "*.csv", needs=needs)(tmp_path))
 
     @pytest.mark.parametrize(
         ("folder", "message"),

@@ -36,6 +36,7 @@ RUN_BY = {
     "docs/other_interfaces.md": "tests/docs/test_other_interfaces.py",
     "docs/scoring.md": "tests/backends/hf/test_scoring.py",
     "docs/training_loops.md": "tests/docs/test_training_loops.py",
+    "docs/other_tools.md": "tests/report/test_notebook.py",
 }
 """Pages whose Python runs elsewhere."""
 HERE = [block for block in blocks("python") if block.page not in RUN_BY]

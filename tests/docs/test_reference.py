@@ -11,7 +11,8 @@ import pytest
 
 import evalharness
 from evalharness import Case, GenerationOptions, GenerationResult
-from evalharness.analysis.gates import BUILT_IN_METRICS, parse_gate
+from evalharness.analysis.gate_grammar import QUANTITIES, RATES, SPEEDS, parse_gate
+from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.cli.commands.init import STARTERS
 from evalharness.pytest_plugin import fixtures
 from evalharness.pytest_plugin.eval_module import _KEYWORDS
@@ -65,7 +66,9 @@ def test_the_marker_fixtures_and_metrics_are_listed() -> None:
     assert set(names("The marker", "argument")) == set(_KEYWORDS)
     ours = {name for name, value in vars(fixtures).items() if type(value).__name__ == "FixtureFunctionDefinition"}
     assert set(names("Fixtures", "fixture")) == ours
-    assert names("Built-in metrics and the grammar of gates", "metric") == list(BUILT_IN_METRICS)
+    assert names("Built-in metrics and the grammar of gates", "metric") == list(BUILT_IN_METRICS) == list(RATES)
+    assert names("Built-in metrics and the grammar of gates", "metric | what it is, of each answer") == list(QUANTITIES)
+    assert names("Built-in metrics and the grammar of gates", "metric | what it is, of an engine for the whole run") == list(SPEEDS)
 
 
 def test_every_form_of_a_gate_is_understood() -> None:

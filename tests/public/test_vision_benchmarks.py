@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from evalharness import GenerationResult, VlmGenerationRequest
+from evalharness.api.errors import MissingData
 from evalharness.api.images import image_size
 from evalharness.data import read_rows
 from evalharness.scores import mmmu, vqa
@@ -27,7 +28,8 @@ from tests.pytest_plugin.project import Project
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "fixtures" / "public"
 PIECES = (
-    "A", "B ", "(C)", "The answer is D.", "because of the DNA ", " a square and no corner", "55", "57.5", "62%", "0.62", "plum", "PLUM ",
+    "A", "B ", "C. ", "(C)", "B12 cafe", "The answer is D.", "because of the DNA ",
+    " a square and no corner", "55", "57.5", "62%", "0.62", "plum", "PLUM ",
     "$12.50", "12.5", "4471.", "Reed", "a reed", "open", "Open 9 to 5", "twelve", "the 12", "12", "centre", "Ｂ１２ CAFE", "x^{2}+1",
     "9.30", "\n", " so ", " is ", "= 20", "1/2", "0.50", "1,000", "dont", "'s", "-", "?", "'", ";", "",
     "12, 20, 52, 60", "[12, 20, 52, 60]",
@@ -210,11 +212,31 @@ def test_expressions_of_refcoco_are_asked_and_scored_as_by_lmms_eval(folder: str
             assert judged("refcoco", case, answer)["acc_50_best"] == theirs.refcoco_grounding_acc05([result]), answer
 
 
-def test_contractions_and_numbers_are_those_of_the_server() -> None:
+def test_contractions_and_numbers_are_those_of_the_server(request: pytest.FixtureRequest) -> None:
+    request.node.user_properties.append(("starts", "lmms-eval"))  # .ci/require_ran.py: CI has it, and skips nothing
     theirs = lmms_eval("tasks._task_utils.vqa_eval_metric").EvalAIAnswerProcessor
     known = {short: full for short, full in theirs.CONTRACTIONS.items() if short == short.lower() and short != full}
     for word in (*known, *theirs.NUMBER_MAP, *known.values()):
         assert vqa.vqa_normalised(word) == theirs()(word)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("textvqa", {"image_id": "a", "answers": [""] * 10}, "TextVQA's test split"),
+        ("docvqa", {"answers": None}, "DocVQA's test split"),
+        ("mmmu", {"answer": "?"}, "MMMU's test split"),
+    ],
+)
+def test_a_split_without_answers_is_no_data(name: str, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(MissingData, match=f"test.parquet has no answers, as {message}; take the validation split"):
+        eval_module(name).question_of({"__file__": "test.parquet", **row})
+
+
+def test_charts_of_another_publisher_are_read_alike() -> None:
+    row = {"image": b"chart", "query": "How many?", "label": ["5"], "human_or_machine": 1, "__file__": "data/test-0.parquet"}
+    wanted = {"type": "augmented_test", "question": "How many?", "answer": "5", "image": b"chart"}
+    assert eval_module("chartqa").question_of(row) == wanted
 
 
 def test_all_go_through_a_real_model_from_one_folder(tmp_path: Path, tiny_vlm_checkpoint: Path) -> None:

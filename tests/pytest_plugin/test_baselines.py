@@ -165,7 +165,7 @@ class TestRefusals:
         write(blessed, "'pass_rate >= 0'")
         idle = blessed.run_inline("--run-id", "idle", "--baseline", "good")
         assert (
-            "evalharness: --baseline changes nothing: no test of this run has the gate no_regression"
+            "evalharness: --baseline changes nothing: no test of this run has a gate that compares with it"
             in idle.output.partition("test_a.py")[0]
         )
 

@@ -147,7 +147,7 @@ class TestWrongEvals:
     @pytest.mark.parametrize(
         ("test", "message"),
         [
-            ("@pytest.mark.gate('x => 1')\n" + TEST, "gate 'x => 1' is not understood; write 'metric >= number'"),
+            ("@pytest.mark.gate('x => 1')\n" + TEST, "gate 'x => 1' is not understood; did you mean '>=' in place of '=>'? write"),
             (
                 "@pytest.mark.gate('x[party=odd] >= 1')\n" + TEST,
                 "no case has the tag 'party'; did you mean 'parity'? tags here are: parity",

@@ -28,7 +28,7 @@ IDLE = {
         ("--accept-changes",),
         "--accept-changes changed nothing: it concerns resumed runs and baselines, and this run has neither",
     ),
-    "baseline": (("--baseline=latest",), "--baseline changed nothing: no test in this run has the gate no_regression"),
+    "baseline": (("--baseline=latest",), "--baseline changed nothing: no test in this run has a gate that compares with it"),
     "nothing": ((), None),
 }
 

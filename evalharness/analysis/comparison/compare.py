@@ -216,7 +216,13 @@ CATEGORY = "category"
 """Slice key of the marks by category."""
 CATEGORY_METRIC = "f1 of category"
 LOWER_IS_BETTER = ("length_rate", "empty_rate")
-MOST_VALUES = 200  # a tag with more values than this is a name of cases, not of slices
+MOST_VALUES = 200
+_MANY_VALUES = 20_000
+
+
+def is_of_slices(num_values: int, num_cases: int) -> bool:
+    """Return whether a tag makes slices: one with many values, on two cases each or fewer, is a name of cases."""
+    return num_values <= MOST_VALUES or (2 * num_values < num_cases and num_values <= _MANY_VALUES)
 
 
 @dataclass(frozen=True)
@@ -293,6 +299,24 @@ class Comparison:
         return bool(self.base.noise or self.candidate.noise)
 
 
+class Pairing(NamedTuple):
+    """How two sides can be paired: their common tests, what differs, and the coverage of each test."""
+
+    common: list[tuple[str, str]]
+    differences: list[Difference]
+    coverage: list[Coverage]
+
+
+def pairing(base: Side, candidate: Side, *, anyway: bool = False, go_on: str = "compare with --anyway") -> Pairing:
+    """Return how two sides can be paired. Raises `ComparisonError` as `compare` does, before anything is computed."""
+    all_differences = check_comparable(base, candidate, anyway=anyway, go_on=go_on)
+    common = [key for key in candidate.sheets if key in base.sheets]
+    coverage = [coverage_of(base.sheets[key], candidate.sheets[key]) for key in common]
+    if not any(part.num_paired for part in coverage):
+        raise ComparisonError("no case was judged on both sides, so nothing can be paired; read the reports of the two runs")
+    return Pairing(common, all_differences, coverage)
+
+
 def compare(
     base: Side,
     candidate: Side,
@@ -312,26 +336,7 @@ def compare(
     comparisons this is one, which all together may give a false alarm by noise with a chance of 5 % (where noise was measured).
     `level`: the chance of a false alarm otherwise.
     """
-    common = [key for key in candidate.sheets if key in base.sheets]
-    if not common:
-        names = [", ".join(sorted("::".join(key) for key in side.sheets)) for side in (base, candidate)]
-        raise ComparisonError(f"the two runs have no test in common: the base has {names[0]}, the candidate {names[1]}")
-    if (base.source, base.engine) == (candidate.source, candidate.engine) and base.source:
-        raise ComparisonError(f"base and candidate are the same: {base.label}; name another run, or another engine with RUN:ENGINE")
-    all_differences = differences(base, candidate)
-    grave = [difference for difference in all_differences if difference.is_grave]
-    if grave and not anyway:
-        more = f" (and {len(grave) - 3} more)" if len(grave) > 3 else ""
-        is_judging = {difference.field in JUDGING for difference in grave}
-        asked = "asked" if is_judging == {False} else "judged" if is_judging == {True} else "asked and judged"
-        remedy = "with the same settings" if False in is_judging else "with one eval (evalharness rescore judges an older run again)"
-        raise ComparisonError(
-            f"base and candidate were not {asked} the same: {'; '.join(difference.text for difference in grave[:3])}{more}; "
-            f"run both {remedy}, or {go_on}"
-        )
-    coverage = [coverage_of(base.sheets[key], candidate.sheets[key]) for key in common]
-    if not any(part.num_paired for part in coverage):
-        raise ComparisonError("no case was judged on both sides, so nothing can be paired; read the reports of the two runs")
+    common, all_differences, coverage = pairing(base, candidate, anyway=anyway, go_on=go_on)
     directions = {**base.directions, **candidate.directions}
     metrics: list[MetricChange] = []
     slices: list[MetricChange] = []
@@ -352,6 +357,28 @@ def compare(
     judged_slices, num_slice_tests = _judged(slices, noise, num_families, level)
     cases.sort(key=_worst_first)
     return Comparison(base, candidate, all_differences, coverage, judged, judged_slices, cases, num_tests, num_slice_tests, seed)
+
+
+def check_comparable(base: Side, candidate: Side, *, anyway: bool, go_on: str) -> list[Difference]:
+    """Return the differences of two sides; raises `ComparisonError` if they have no test in common or, unless `anyway`, a grave one."""
+    common = [key for key in candidate.sheets if key in base.sheets]
+    if not common:
+        names = [", ".join(sorted("::".join(key) for key in side.sheets)) for side in (base, candidate)]
+        raise ComparisonError(f"the two runs have no test in common: the base has {names[0]}, the candidate {names[1]}")
+    if (base.source, base.engine) == (candidate.source, candidate.engine) and base.source:
+        raise ComparisonError(f"base and candidate are the same: {base.label}; name another run, or another engine with RUN:ENGINE")
+    all_differences = differences(base, candidate)
+    grave = [difference for difference in all_differences if difference.is_grave]
+    if grave and not anyway:
+        more = f" (and {len(grave) - 3} more)" if len(grave) > 3 else ""
+        is_judging = {difference.field in JUDGING for difference in grave}
+        asked = "asked" if is_judging == {False} else "judged" if is_judging == {True} else "asked and judged"
+        remedy = "with the same settings" if False in is_judging else "with one eval (evalharness rescore judges an older run again)"
+        raise ComparisonError(
+            f"base and candidate were not {asked} the same: {'; '.join(difference.text for difference in grave[:3])}{more}; "
+            f"run both {remedy}, or {go_on}"
+        )
+    return all_differences
 
 
 Pair = tuple[CaseLine, CaseLine]
@@ -397,11 +424,11 @@ def _slices(question: _Test, lines: Sequence[Pair]) -> Iterator[MetricChange]:
         for category in {**pair[0].marks, **pair[1].marks}:
             categories.setdefault(category, []).append(pair)
     for name, parts in by_tag.items():
-        if 1 < len(parts) <= MOST_VALUES:
+        if len(parts) > 1 and is_of_slices(len(parts), len(lines)):
             for value, part in parts.items():
                 yield from _changes(question, (name, value), part)
     have_marks = all(any(pair[side].marks for pair in lines) for side in (0, 1))  # an older run or baseline may have none
-    if have_marks and len(categories) <= MOST_VALUES and (not question.only or CATEGORY in question.only):
+    if have_marks and is_of_slices(len(categories), len(lines)) and (not question.only or CATEGORY in question.only):
         for category, part in categories.items():
             yield from _changes(question, (CATEGORY, category), part, {CATEGORY_METRIC: mark_of(category)})
 

@@ -3,8 +3,8 @@
 A baseline is one side as a small file that can be committed. It has scores, identities and hashes; no texts, no paths:
 
     {"format": "evalharness baseline", "version": 1, "run_id", "engine", "checkpoint", "fingerprint", "asked",
-     "circumstances", "directions", "noise" (of a run with --noise), "tests": [{"eval", "test", "options", "code", "cases": [ids],
-     "columns": {name: column}}]}
+     "circumstances", "directions", "aggregates", "noise" (of a run with --noise),
+     "tests": [{"eval", "test", "options", "code", "cases": [ids], "columns": {name: column}}]}
 
 A column has one value per case: {"values": [...], "at": "0120…"} (one character per case) where few values occur, else a
 list. Ten thousand cases of twenty scores take about a megabyte, most of it their ids.
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, plain_score, sheets_by_engine
-from evalharness.analysis.gates import DIRECTIONS, Gate, parse_gate
+from evalharness.analysis.gate_grammar import Gate, parse_gate
+from evalharness.analysis.gates import DIRECTIONS
 from evalharness.analysis.noise import noises_of
 from evalharness.api.checks import refuse_constant
 from evalharness.api.errors import BaselineError, ComparisonError, ConfigError, RecordError
@@ -157,20 +158,24 @@ def _are_draws(draws: object) -> bool:
     return isinstance(draws, list) and all(draw is None or isinstance(draw, (int, float)) for draw in draws)
 
 
-def _holds_down(expression: str) -> bool:
+def _held_down(expression: str) -> str | None:
+    """Return the metric that a gate wants to be low; None for any other gate."""
     try:
         gate = parse_gate(expression)
     except ConfigError:  # of a newer version
-        return False
-    return isinstance(gate, Gate) and gate.comparison in ("<", "<=")
+        return None
+    if not isinstance(gate, Gate) or gate.statistic:
+        return None
+    is_low = gate.comparison in (("<", "<=") if gate.change != "drop" else (">", ">="))  # what may not drop is better when higher
+    return gate.metric if is_low else None
 
 
 def _directions(run: RunFile, tests: Iterable[tuple[str, str]]) -> dict[tuple[str, str, str], str]:
     """Return the metrics that are not better when higher, as the evals say, else as gates with `<` imply."""
     directions = {
-        (str(gate.get("eval")), str(gate.get("test")), str(gate.get("metric"))): "lower"
+        (str(gate.get("eval")), str(gate.get("test")), metric): "lower"
         for gate in entries_of(run.get("gates"))
-        if _holds_down(str(gate.get("expression")))
+        if (metric := _held_down(str(gate.get("expression")))) is not None
     }
     declared = {str(entry.get("name")): mapping(entry.get("directions")) for entry in entries_of(run.get("evals"))}
     for name, test in tests:
@@ -227,6 +232,8 @@ def baseline_json(side: Side) -> str:
     """Return the file's text, a line per column, so that a diff of two versions is readable."""
     head = {"format": FORMAT, "version": VERSION, **{name: getattr(side, name) for name in _FACTS}}
     head["directions"] = sorted([*key, way] for key, way in side.directions.items())
+    if side.aggregates:
+        head["aggregates"] = [[*key, _plain(value)] for key, value in sorted(side.aggregates.items())]
     if side.noise:
         head["noise"] = [_noise_json(key, noise) for key, noise in sorted(side.noise.items())]
     lines = [f"{_dumps(name)}:{_dumps(value)}" for name, value in head.items()]
@@ -290,6 +297,7 @@ def read_baseline(path: Path) -> Side:
             **{name: values[name] for name in _FACTS},
             sheets={(sheet.eval, sheet.test): sheet for sheet in sheets},
             directions={(name, test, metric): way for name, test, metric, way in values["directions"]},
+            aggregates={(name, test, metric): float(value) for name, test, metric, value in values.get("aggregates", ())},
             noise=noises_of(values["noise"]) if values.get("noise") else {},
             source=str(path),
         )

@@ -11,6 +11,7 @@ import numpy as np
 
 NUM_RESAMPLES = 2000
 _MOST_BUNDLES = 1000
+_FEWEST_IN_TAILS = 10  # resamples: quantiles beyond are those of a handful of draws
 
 Array = Any  # numpy's arrays; their types are not followed
 
@@ -85,13 +86,17 @@ def bca_intervals(clusters: ClusterSums, *, confidence: float, seed: int, num_re
     """Return low and high `(2, columns)` of BCa bootstrap intervals of the means; NaN for fewer than two groups or no spread.
 
     Bias-corrected and accelerated (Efron 1987), widened for few groups by the t quantile (Hesterberg 2015), since resampling
-    alone gives the spread of a normal distribution and too little of it.
+    alone gives the spread of a normal distribution and too little of it. Of a confidence that leaves too few resamples outside:
+    Student's intervals.
     """
     num_groups = len(clusters.sums)
     columns = clusters.sums.shape[1]
     limits = np.full((2, columns), np.nan)
     usable = np.flatnonzero(cluster_variance(clusters) > 0) if num_groups > 1 else np.array([], dtype=int)
     if not len(usable):
+        return limits
+    if num_resamples * (1 - confidence) < _FEWEST_IN_TAILS:
+        limits[:, usable] = _t_intervals(clusters, confidence)[:, usable]
         return limits
     chosen = ClusterSums(clusters.sums[:, usable], clusters.counts[:, usable])
     drawn = _resampled_means(chosen, num_resamples, seed)
@@ -100,6 +105,16 @@ def bca_intervals(clusters: ClusterSums, *, confidence: float, seed: int, num_re
         sums, counts = chosen.sums[:, position], chosen.counts[:, position]
         limits[:, column] = np.quantile(means, _bca_levels(means, sums, counts, confidence))
     return limits
+
+
+def _t_intervals(clusters: ClusterSums, confidence: float) -> Array:
+    """Return low and high `(2, columns)` of Student's intervals, for a confidence beyond what resamples can tell."""
+    from scipy import special
+
+    num_groups = (clusters.counts > 0).sum(axis=0)
+    with np.errstate(invalid="ignore"):
+        spread = special.stdtrit(np.maximum(num_groups - 1, 1), 0.5 + confidence / 2) * np.sqrt(cluster_variance(clusters))
+    return np.stack([clusters.means - spread, clusters.means + spread])
 
 
 def _bca_levels(drawn: Array, sums: Array, counts: Array, confidence: float) -> Array:
@@ -185,7 +200,10 @@ def mean_intervals(
     varies at most as much as a rate; all others get none.
     """
     clusters = cluster_sums(values, group_codes(groups, len(values)))
-    limits = bca_intervals(clusters, confidence=confidence, seed=seed)
+    if all(is_rate):  # which need no resamples: most of the time for slices
+        limits = np.full((2, len(is_rate)), np.nan)
+    else:
+        limits = bca_intervals(clusters, confidence=confidence, seed=seed)
     intervals = []
     for column, (rate, bounded) in enumerate(zip(is_rate, is_bounded, strict=True)):
         mean, num_cases = float(clusters.means[column]), float(clusters.counts[:, column].sum())

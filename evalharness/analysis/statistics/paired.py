@@ -64,7 +64,11 @@ def paired_changes(
     base, candidate = (np.asarray(values, dtype=np.float64).reshape(-1, len(is_bounded)) for values in (base, candidate))
     differences = candidate - base
     clusters = cluster_sums(differences, group_codes(groups, len(differences)))
-    limits = bca_intervals(clusters, confidence=confidence, seed=seed)
+    rates = [_is_rate(base[known, column], candidate[known, column]) for column, known in enumerate(~np.isnan(differences).T)]
+    if all(rates):  # which need no resamples: most of the time for slices
+        limits = np.full((2, len(rates)), np.nan)
+    else:
+        limits = bca_intervals(clusters, confidence=confidence, seed=seed)
     errors = np.sqrt(cluster_variance(clusters))
     changes = []
     for column, bounded in enumerate(is_bounded):
@@ -72,9 +76,8 @@ def paired_changes(
         before, after = base[pairs, column], candidate[pairs, column]
         num_up, num_down = int((after > before).sum()), int((after < before).sum())
         sums = ClusterSums(clusters.sums[:, [column]], clusters.counts[:, [column]])
-        is_rate = bool(np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all())
         low, high, error = *map(float, limits[:, column]), float(errors[column])
-        if len(before) and (is_rate or (bounded and not num_up + num_down)):
+        if len(before) and (rates[column] or (bounded and not num_up + num_down)):
             low, high, error = _rate_interval(num_up, num_down, sums, confidence)
         means = (float(before.mean()), float(after.mean())) if len(before) else (math.nan, math.nan)
         present = sums.counts[:, 0] > 0
@@ -82,6 +85,10 @@ def paired_changes(
         sizes = (len(before), int(present.sum()), num_changed_groups, num_up, num_down)
         changes.append(PairedChange(*sizes, *means, means[1] - means[0], low, high, sign_flip_p(sums.sums[present, 0]), error))
     return changes
+
+
+def _is_rate(before: Array, after: Array) -> bool:
+    return bool(np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all())
 
 
 def _rate_interval(num_up: int, num_down: int, clusters: ClusterSums, confidence: float) -> tuple[float, float, float]:

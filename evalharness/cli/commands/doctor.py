@@ -29,9 +29,10 @@ from evalharness.checkpoints.gguf import gguf_file_of
 from evalharness.checkpoints.hub import is_hub_name
 from evalharness.checkpoints.info import CheckpointInfo, inspect_checkpoint
 from evalharness.checkpoints.weights import find_weights, read_head, tensors_of
-from evalharness.cli.framework import command, project_root
+from evalharness.cli.framework import command
 from evalharness.config import RunConfig, resolve
 from evalharness.config.checks import BackendConstraints, constraints_of
+from evalharness.config.sources import project_root
 from evalharness.hardware.auto_backend import Probed, architecture_of, choose_backends, probe_backend, weights_folder
 from evalharness.hardware.devices import MASK, installed_cards, visible_cards
 from evalharness.report.text import one_line, plural
@@ -209,8 +210,8 @@ def _described(info: CheckpointInfo, path: Path) -> Check:
     parts += [f"step {training['step']}"] if training.get("step") is not None else []
     parts.append(f"fingerprint {info.fingerprint[:12]}")
     if not info.has_chat_template:
-        remedy = "copy chat_template.jinja into it from the checkpoint that it was trained from"
-        return Check("checkpoints", str(path), "problem", "; ".join([*parts, "no chat template"]), remedy)
+        remedy = "for chats, copy chat_template.jinja into it from the checkpoint that it was trained from"
+        return Check("checkpoints", str(path), "warning", "; ".join([*parts, "no chat template: it takes bare texts only"]), remedy)
     return Check("checkpoints", str(path), "ok", "; ".join([*parts, "chat template"]))
 
 

@@ -1,4 +1,4 @@
-"""`evalharness export RUN`: a finished run's samples as a flat table (JSONL, Parquet), or its metrics by training step for a tracker.
+"""`evalharness export RUN`: a finished run's samples as a flat table or as other tools' files, or its metrics by training step.
 
 Reads the run directory only, which holds no secrets (`api/redaction.py`). Optional libraries are imported when an export needs them.
 Each track is one run of a tracker. TensorBoard needs no TensorFlow; W&B stays offline unless told otherwise.
@@ -33,6 +33,7 @@ from evalharness.runs.run_file import read_run
 from evalharness.runs.schema import RunFile, entries_of, mapping, text_of
 
 _TABLES = {"jsonl": "samples_flat.jsonl", "parquet": "samples.parquet", "csv": "samples.csv"}
+_TOOLS = {"lm-eval": "lm_eval", "inspect": "inspect"}
 _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
 
 
@@ -41,6 +42,7 @@ _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
     examples=[
         "evalharness export reports/RUN_ID --format parquet",
         "evalharness export latest --format jsonl --out samples.jsonl",
+        "evalharness export reports/RUN_ID --format inspect --out logs",
         "evalharness export reports/RUN_ID --format tensorboard --out tb",
         "evalharness export reports/RUN_ID --format wandb --project sft-42",
         "evalharness export reports/RUN_ID --format mlflow --out http://localhost:5000",
@@ -53,17 +55,17 @@ _TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlruns"}
     "--format",
     "kind",
     required=True,
-    type=click.Choice([*_TABLES, *_TRACKERS]),
-    help="jsonl, parquet: a flat table of the samples; csv: samples.csv, which every run has; "
+    type=click.Choice([*_TABLES, *_TOOLS, *_TRACKERS]),
+    help="jsonl, parquet: a flat table of the samples; csv: samples.csv, which every run has; lm-eval, inspect: files as these write; "
     "tensorboard, wandb, mlflow: metrics by training step, with images",
 )
 @click.option("--out", metavar="PATH", help="File, folder, or, for mlflow, the address of a server (default: in the run directory)")
 @click.option("--project", default="evalharness", metavar="NAME", help="W&B project or MLflow experiment (default: evalharness)")
 @click.option("--online", is_flag=True, help="Let W&B upload the run now (default: write it for `wandb sync`)")
 def export(run: str, kind: str, out: str | None, project: str, online: bool) -> int:
-    """Write a run's samples as a table, or log its metrics to an experiment tracker.
+    """Write a run's samples as a table or as another tool's files, or log its metrics to an experiment tracker.
 
-    docs/command_line.md lists the columns and the names of metrics. All formats but jsonl and csv need the extra of the same name;
+    docs/command_line.md lists the columns and the names of metrics. parquet and trackers need the extra of the same name;
     where it is missing, the error gives the command that installs it.
     """
     run_dir = find_run(run)
@@ -73,6 +75,8 @@ def export(run: str, kind: str, out: str | None, project: str, online: bool) -> 
         raise ConfigError("--online is for --format wandb; leave it out")
     if kind in _TABLES:
         return _table(run_dir, kind, Path(out) if out is not None else run_dir / _TABLES[kind])
+    if kind in _TOOLS:
+        return _for_tool(run_dir, kind, Path(out) if out is not None else run_dir / _TOOLS[kind])
     target = out if out is not None else str(run_dir / _TRACKERS[kind])
     tracks = tracks_of(run_dir)
     if kind == "tensorboard":
@@ -96,6 +100,20 @@ def _table(run_dir: Path, kind: str, path: Path) -> int:
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}; give a file in a folder that exists") from error
     print(f"{path}: {plural(count, 'sample')}, {path.stat().st_size:,} bytes")
+    return DONE
+
+
+def _for_tool(run_dir: Path, kind: str, folder: Path) -> int:
+    from evalharness.interop.to_inspect import write_inspect
+    from evalharness.interop.to_lm_eval import write_lm_eval
+
+    try:
+        written = write_inspect(run_dir, folder) if kind == "inspect" else write_lm_eval(run_dir, folder)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror or error}; give another folder") from error
+    if not written:
+        raise RecordError(f"{run_dir} has no case with a verdict, so there is nothing to export")
+    print(*written, sep="\n")
     return DONE
 
 

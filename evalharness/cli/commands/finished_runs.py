@@ -31,7 +31,7 @@ from evalharness.runs.schema import Row, RunFile
 _PROJECT = click.option(
     "--project", type=PATH, metavar="FOLDER", help="Project whose evals judge the run, its pytest rootdir (default: the current one)"
 )
-_BASELINE = click.option("--baseline", metavar="NAME|PATH", help="Baseline of the gate no_regression (default: the run's)")
+_BASELINE = click.option("--baseline", metavar="NAME|PATH", help="Baseline of gates that compare with one (default: the run's)")
 
 
 @command("merge", examples=["evalharness merge reports/part-1 reports/part-2 --run-id whole"], exit_codes=RUN_CODES, takes_runs=True)

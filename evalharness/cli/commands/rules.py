@@ -18,10 +18,11 @@ from evalharness.api.options import GenerationOptions
 from evalharness.api.wording import part_of
 from evalharness.cli.commands.generate import OF_RUNS
 from evalharness.cli.completion import ENGINE, RUN
-from evalharness.cli.framework import PATH, command, find_run, own_stdout, project_root, resolve_options, run_options
+from evalharness.cli.framework import PATH, command, find_run, own_stdout, resolve_options, run_options
 from evalharness.config import RunConfig
 from evalharness.config.kinds import Setting
 from evalharness.config.options import ARGUMENTS, DECODING, OPTIONS
+from evalharness.config.sources import project_root
 from evalharness.runs.run_file import read_run, read_samples
 from evalharness.runs.schema import EngineEntry, Row, entries_of, items_of, mapping
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from evalharness.analysis.eval_functions import EvalFunctions, across_engines, aggregate_rows, noting_failure, table_entries, write_outputs
+from evalharness.analysis.gate_grammar import needs_baseline
 from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_run, num_regression_gates
 from evalharness.analysis.noise import measured_noise
 from evalharness.analysis.speed.engine_speed import engine_speeds
@@ -107,16 +108,17 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
     noise = measured_noise(rows, list(records.repeats.values()))
     if baseline is not None:
         path = Path(baseline["path"]) if baseline["path"] else None
-        facts: RunFile = {**at_start, "engines": entries, "evals": eval_entries(records, rows)}
+        facts: RunFile = {**at_start, "engines": entries, "evals": eval_entries(records, rows), "aggregates": aggregates}
         if noise:
             facts["noise"] = noise
         num_gates = num_regression_gates(records.evals, rows)
         anyway, margin = context.run.accept_changes, context.run.until_certain or None
         no_regression = RegressionJudge(path, facts, baseline["problem"], anyway=anyway, num_gates=num_gates, margin=margin)
     why_not_run = interrupted or origin.why_not_run
-    judged = judged_run(records, rows, entries, interrupted=why_not_run, aggregates=aggregates, no_regression=no_regression, noise=noise)
-    across.remark(judged["gates"])
     made: Any = origin.generation_facts or generation_facts(records)
+    known: Any = {"aggregates": aggregates, "no_regression": no_regression, "noise": noise, "speeds": (speeds := engine_speeds(made))}
+    judged = judged_run(records, rows, entries, interrupted=why_not_run, **known)
+    across.remark(judged["gates"])
     if context.run.until_certain and no_regression is not None:
         from evalharness.analysis.judge_certain import tables_of_limits  # loads numpy
 
@@ -135,7 +137,7 @@ def finish_run(config: pytest.Config, *, exit_code: int, interrupted: str | None
         "tables": tables,
         "outputs": outputs,
         **made,
-        "speed": engine_speeds(made),
+        "speed": speeds,
         "problems": problems,
     }
     if records.earlier_problems:
@@ -158,12 +160,14 @@ def _idle_options(
     evals, run = list(evals), context.run
     gates = [gate for entry in evals for gates in entry["tests"].values() for gate in gates]
     has_such_gate = any(gate.startswith("no_regression") for gate in gates)
+    compares = any(map(needs_baseline, gates))
     reasons = {
         "spot": None if has_spot_checks else "no eval in this run has spot checks",
         "noise": None if has_noise else "no case was asked again",
         "noise_cases": None if run.noise else "it concerns --noise, which is not on",
         "coordinates": None if any(entry.get("takes_coordinates") for entry in evals) else "no test in this run takes `coordinates`",
-        **dict.fromkeys(("baseline", "until_certain"), None if has_such_gate else "no test in this run has the gate no_regression"),
+        "baseline": None if compares else "no test in this run has a gate that compares with it",
+        "until_certain": None if has_such_gate else "no test in this run has the gate no_regression",
         "accept_changes": None if run.resume or run.baseline else "it concerns resumed runs and baselines, and this run has neither",
         **dict.fromkeys(_OF_WORKERS, None if context.num_workers else "it concerns workers (-n), and there are none"),
         "ray_address": None if run.executor == "ray" else "it concerns --executor ray",

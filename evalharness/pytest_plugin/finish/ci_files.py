@@ -12,13 +12,14 @@ import pytest
 
 from evalharness.api.errors import RecordError
 from evalharness.api.redaction import redactor
+from evalharness.api.wording import number_text
 from evalharness.report.findings import gate_state
 from evalharness.report.markdown import go_on_command
 from evalharness.report.tables import RunTables
 from evalharness.runs.files import write_atomically
 from evalharness.runs.journal import readable
 from evalharness.runs.repeats import repeat_number
-from evalharness.runs.schema import RunFile
+from evalharness.runs.schema import GateVerdict, RunFile, entries_of
 
 CLASSNAME = "evalharness.analysis.gates"
 # What XML 1.0 cannot hold, also escaped.
@@ -79,7 +80,7 @@ def _gate_cases(run: RunFile) -> Iterator[ET.Element]:
         if state == "passed":
             yield _case(name)
         else:
-            yield _case(name, "failure" if state == "failed" else "skipped", gate["reason"])
+            yield _case(name, "failure" if state == "failed" else "skipped", gate["reason"], _slices(gate))
     if run.get("interrupted"):
         go_on = go_on_command(run)
         yield _case("the run came to its end", "error", f"{run['interrupted']}{f'; go on with: {go_on}' if go_on else ''}")
@@ -87,11 +88,17 @@ def _gate_cases(run: RunFile) -> Iterator[ET.Element]:
         yield _case(f"problem {number} of the run", "error", problem)
 
 
-def _case(name: str, kind: str | None = None, message: str = "") -> ET.Element:
+def _slices(gate: GateVerdict) -> str:
+    """Return a line for each slice that failed: "site=north: 0.067 (n=12)"."""
+    parts = entries_of(gate.get("failed_slices"))
+    return "".join(f"\n{gate['tag']}={part['value']}: {number_text(part['measured'])} (n={part['n']})" for part in parts)
+
+
+def _case(name: str, kind: str | None = None, message: str = "", more: str = "") -> ET.Element:
     case = ET.Element("testcase", {"classname": CLASSNAME, "name": _legal(name), "time": "0.000"})
     if kind is not None:
         result = ET.SubElement(case, kind, {"message": _legal(message), **({"type": "pytest.skip"} if kind == "skipped" else {})})
-        result.text = _legal(message)
+        result.text = _legal(message + more)
     return case
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from evalharness.analysis.slice_gates import refuse_unknown_slices
 from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.api.options import GenerationOptions
@@ -171,8 +172,9 @@ class StoredTestsRegistry(RecordedRegistry):
         self.facts["tests"] = path
         name = Path(path).stem.removeprefix("test_")
         given = marker.kwargs if marker is not None else {}
-        refuse_unknown_metrics(metafunc, given, gates_of(metafunc.definition))
-        cases = list(self._stored.values())
+        cases, gates = list(self._stored.values()), gates_of(metafunc.definition)
+        refuse_unknown_metrics(metafunc, given, gates)
+        refuse_unknown_slices(gates, (case.tags for case in cases), are_all=not self.recorded.run.get("partial"))
         module = EvalModule(name, path, cases, lambda case: None, (GenerationOptions(),), 1, self.context.run, given)
         num_left_out = sum(part["of"] - part["num"] for part in entries_of(self.recorded.run.get("partial")))
         self.modules[path] = replace(module, num_loaded=len({case.id for case in cases}) + num_left_out)
@@ -182,6 +184,10 @@ class StoredTestsRegistry(RecordedRegistry):
             ids=[f"{name}-{engine}-{case_id}" for engine, name, case_id in self._stored],
             indirect=["engine"],
         )
+
+    def _repeats_of(self, module: EvalModule, selected: Collection[str]) -> Mapping[str, Case]:
+        """Return none: they are cases of other evals."""
+        return {}
 
     def is_wanted(self, item: pytest.Item) -> bool:
         """Return whether the test judges a stored case."""

@@ -33,7 +33,7 @@ _REST = {">=": "<", ">": "<=", "<=": ">", "<": ">="}
 _SIGNS = {">=": "≥", "<=": "≤", "==": "="}
 _OF_VALUES = re.compile(r"(\d+) of \d+ values of(?= )")
 """How the reason of a gate on every slice of a tag begins."""
-_NO_CASES: Data = {"parts": [], "num_more": 0, "weakest": None}
+_NO_CASES: Data = {"parts": [], "rest": "", "num_more": 0, "weakest": None}
 _RATES: Mapping[str, dict[str, str]] = {
     "pass_rate": {"outcome": "fail,miss"},
     "invalid_rate": {"outcome": "invalid"},
@@ -112,10 +112,12 @@ def _failed(tables: RunTables, gate: GateVerdict, weakest: Mapping[tuple[str, ..
         filters |= _RATES[metric]
     elif comparison in _REST and any(key[3] == metric for key in tables.scores):
         filters["score"] = f"{metric}{_REST[comparison]}{threshold:g}"
-    reason = one_line(text_of(gate.get("reason")), 300)
+    reason, rest = one_line(text_of(gate.get("reason")), 300), ""
     if tag:
-        slices = entries_of(gate.get("failed_slices"))[:NUM_PART_LINKS]
-        parts = [(*_slice_texts(part, metric), cases_link(**filters, **{f"tag.{tag}": text_of(part.get("value"))})) for part in slices]
+        slices = entries_of(gate.get("failed_slices"))
+        links = ((part, cases_link(**filters, **{f"tag.{tag}": text_of(part.get("value"))})) for part in slices[:NUM_PART_LINKS])
+        parts = [(*_slice_texts(part, metric), link) for part, link in links]
+        rest = ", ".join("".join(_slice_texts(part, metric)) for part in slices[NUM_PART_LINKS:])
         if of_values := _OF_VALUES.match(reason):
             reason = f"{of_values[0]} {one_line(tag, 60)}, needs {_SIGNS.get(comparison, comparison)} {threshold:g}:"
     else:
@@ -129,6 +131,7 @@ def _failed(tables: RunTables, gate: GateVerdict, weakest: Mapping[tuple[str, ..
         "size": in_groups(plural(summary.n, "case"), summary) if summary else plural(n, "case") if isinstance(n, int) and not tag else "",
         "gap": abs(value - threshold) / (abs(threshold) or 1.0),
         "parts": parts,
+        "rest": rest,
         "num_more": max(0, int(of_values[1]) - len(parts)) if tag and of_values else 0,
         "link": parts[0][2] if parts else cases_link(**filters),
     }

@@ -91,6 +91,7 @@ def _score(name: str, engines: Sequence[str], means: Mapping[tuple[str, str], Su
         gates_of_engine = [gate for gate in gates if gate.get("metric") == name and gate.get("engine") == engine]
         no_gate: GateVerdict = {}
         first = next(filter(is_on_mean, gates_of_engine), no_gate)
+        alone = next((gate for gate in gates_of_engine if gate.get("measure") and not gate.get("tag") and not gate.get("end")), no_gate)
         n = next((gate.get("n") for gate in gates_of_engine if isinstance(gate.get("n"), int)), None)
         numbers = (first.get("value"), None, None) if mean is None else (mean.mean, mean.low, mean.high)
         value, low, high = map(when_finite, numbers)
@@ -100,7 +101,7 @@ def _score(name: str, engines: Sequence[str], means: Mapping[tuple[str, str], Su
                 "value": value,
                 "low": low,
                 "high": high,
-                "text": figure_text(value, name),
+                "text": figure_text(when_finite(alone["value"]) if alone else value, name),
                 "interval": interval_text(mean, name) if mean else "",
                 "n": ("" if n is None else f"{n:,}") if mean is None else in_groups(f"{mean.n:,}", mean),
                 "threshold": when_finite(first.get("threshold")),

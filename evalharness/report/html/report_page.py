@@ -25,7 +25,7 @@ from evalharness.report.what_broke import LEGEND
 from evalharness.report.worst import goals, worst_first
 from evalharness.report.writing import report_file
 from evalharness.runs.measured import Throughput
-from evalharness.runs.schema import EngineEntry, RunFile, entries_of, items_of, mapping, text_of
+from evalharness.runs.schema import OF_OTHER_TOOLS, EngineEntry, RunFile, entries_of, items_of, mapping, text_of
 
 # Options that say where and how much was run, not what a case was asked.
 _NOT_OF_A_CASE = frozenset({
@@ -35,10 +35,13 @@ _NOT_OF_A_CASE = frozenset({
 
 
 def rerun_commands(run: RunFile) -> dict[str, str]:
-    """Return, by engine, the arguments after `pytest NODEID` that run one case again, quoted for a shell."""
+    """Return, by engine, the arguments after `pytest NODEID` that run one case again, quoted for a shell; "" for one of another tool."""
     settings = list(_set_for_cases(run))
     commands: dict[str, str] = {}
     for engine in entries_of(run.get("engines")):
+        if engine.get("backend") in OF_OTHER_TOOLS:
+            commands[text_of(engine.get("id"))] = ""
+            continue
         parts = ["--model", text_of(engine.get("checkpoint_path")), "--backend", text_of(engine.get("backend"))]
         if engine.get("dtype"):
             parts += ["--dtype", text_of(engine["dtype"])]

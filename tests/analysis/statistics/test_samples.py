@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from evalharness.analysis.gates import parse_gate
+from evalharness.analysis.gate_grammar import parse_gate
 from evalharness.analysis.statistics.intervals import mean_intervals
 from evalharness.analysis.statistics.paired import paired_changes
 from evalharness.analysis.statistics.samples import repeated_standard_error, sample_scores

@@ -16,6 +16,7 @@ import pytest
 from evalharness.api.errors import CheckpointError, RequestsFailed
 from evalharness.api.options import GenerationOptions, ModelLoadConfig, ServerOptions, StopOptions, VlmPreprocessOptions
 from evalharness.api.requests import (
+    CompletionRequest,
     GenerationFailure,
     GenerationResult,
     TextGenerationRequest,
@@ -44,6 +45,12 @@ PHOTOS = [
 ]
 LONG = TokenGenerationRequest([position % 600 for position in range(5, 405)])
 """A prompt whose blocks a server remembers."""
+OTHERS = [
+    CompletionRequest("The screw is"),
+    CompletionRequest("a<|im_end|>b"),
+    *(replace(one, prefill="It is") for one in (TEXTS[0], PHOTOS[0])),
+]
+"""Bare texts, and answers that are started."""
 GREEDY = GenerationOptions(max_new_tokens=12, logprobs=True)
 
 
@@ -91,7 +98,7 @@ def answers(engine: Engine, requests: Sequence[Any], options: GenerationOptions)
 
 def assert_same_tokens(served: Engine, transformers: Engine, options: GenerationOptions = GREEDY) -> None:
     """Ask both for texts, pictures and a long prompt of ids."""
-    for requests in (TEXTS, PHOTOS, [LONG]):
+    for requests in (TEXTS, PHOTOS, [LONG], OTHERS):
         for mine, theirs in zip(answers(transformers, requests, options), answers(served, requests, options), strict=True):
             assert theirs.token_ids == mine.token_ids, (theirs, mine)
             assert (theirs.text, theirs.raw_text, theirs.finish_reason) == (mine.text, mine.raw_text, mine.finish_reason)

@@ -188,9 +188,12 @@ function factsOf(data) {
   const pairs = [["node id", data.nodeid], ["group", data.group], ["checkpoint", data.checkpoint], ["backend", data.backend], ["worker", data.worker],
     ["started", data.started_at], ["weights", generationsOf(data)[0]?.weight_version], ["prompt SHA-256", data.prompt_sha256]];
   const options = JSON.stringify(data.options ?? {}, null, 2);
-  return [
+  const again = rerun[data.engine] === "" ? [] : [ // of an engine that was another tool's
     el("h3", {}, "Run this case again"),
     el("div", { class: "command" }, el("code", { id: "case-command" }, visible(commandOf(data))), el("button", { type: "button", "data-copy": commandOf(data) }, "Copy")),
+  ];
+  return [
+    ...again,
     el("details", {}, el("summary", {}, "Facts"),
       el("dl", { class: "pairs" }, pairs.filter(([, value]) => value).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, visible(String(value)))]), el("dt", {}, "options"), el("dd", {}, el("pre", { class: "text" }, visible(options))))),
   ];
