@@ -69,11 +69,30 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, uuid.UUID) else value
 
 
-def _has_bytes(kind: pa.DataType) -> bool:
+def _is_bytes(kind: pa.DataType) -> bool:
     types = _pyarrow().types
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or str(kind) == "binary_view":
-        return True
-    return any(_has_bytes(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or str(kind) == "binary_view")
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    return _is_bytes(kind) or any(_has_bytes(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _is_image(kind: pa.DataType) -> bool:
+    """Return whether values of a type are bytes, perhaps with their path, or lists of these."""
+    types = _pyarrow().types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return _is_bytes(kind) or (types.is_struct(kind) and {kind.field(i).name for i in range(kind.num_fields)} <= {"bytes", "path"})
+
+
+def _wrapped(value: Any, where: str) -> Any:
+    """Return a plain value with its bytes as `StoredBytes`."""
+    if isinstance(value, bytes):
+        return StoredBytes(where, lambda: value)
+    if isinstance(value, dict):
+        return {key: _wrapped(each, f"{where}.{key}") for key, each in value.items()}
+    return [_wrapped(each, f"{where}[{index}]") for index, each in enumerate(value)] if isinstance(value, list) else value
 
 
 def _from_json(value: Any, kind: pa.DataType) -> Any:
@@ -141,9 +160,12 @@ class _ArrowRows:
         try:
             self.schema, self.num_rows = self._open()
             self._binary = [field.name for field in self.schema if _has_bytes(field.type)]
+            twice = [column for column, count in Counter(self.schema.names).items() if count > 1]
+            self._mixed = [name for name in self._binary if name not in twice and not _is_image(self.schema.field(name).type)]
+            """Columns of objects with bytes somewhere in them: read whole with their rows."""
         except _errors() as error:
             raise self._unreadable(error) from error
-        if twice := [column for column, count in Counter(self.schema.names).items() if count > 1]:
+        if twice:
             raise ConfigError(f"{name} has {', '.join(map(repr, twice))} more than once; give each column its own name")
         self._parts: dict[tuple[str, ...], list[Part]] = {}
 
@@ -217,7 +239,10 @@ class _ArrowRows:
         values: dict[str, list[Any]] = {}
         for name in names:
             column = table[name].to_pylist() if name in table.column_names else [_UNKNOWN] * num
-            if name in self._binary:
+            if name in self._mixed:
+                wholes = ((place, _plain(self._binary_value(name, place))) for place in range(start, start + num))
+                values[name] = [_wrapped(whole, f"{self.where(place)}, {name}") for place, whole in wholes]
+            elif name in self._binary:
                 values[name] = [self._stored(name, place, light) for place, light in enumerate(column, start)]
             else:
                 kind = table.schema.field(name).type
@@ -273,7 +298,9 @@ class ParquetRows(_ArrowRows):
 
     def _light(self, names: Collection[str]) -> tuple[str, ...]:
         within = [leaf.path for leaf in self._leaves if leaf.logical_type.type != "NONE" or "BYTE_ARRAY" not in leaf.physical_type]
-        beside = (path for name in names if name in self._binary for path in within if path.startswith(f"{name}."))
+        beside = (
+            path for name in names if name in self._binary and name not in self._mixed for path in within if path.startswith(f"{name}.")
+        )
         return (*super()._light(names), *beside)
 
     def _has_all(self, column: str) -> bool:

@@ -43,7 +43,7 @@ from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution
 from evalharness.pytest_plugin.execution.repeats import put_repeats_last
 from evalharness.pytest_plugin.execution.units import is_eval_test
-from evalharness.pytest_plugin.execution.until_certain import DECIDED, Ended, UntilCertain, shown_order
+from evalharness.pytest_plugin.execution.until_certain import DECIDED, Ended, UntilCertain, shown_evals
 from evalharness.pytest_plugin.failures import hide_own_frames, message_of, shorten
 from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdict, results_of, stop_for
 from evalharness.pytest_plugin.gate_names import FirstScores, any_comparing_gate
@@ -463,11 +463,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if not plan.units and not plan.plain:
             return
         if registry.certain.is_on and plan.units:
-            lines = list(registry.eval_lines(session.items, plan.units))
+            evals = shown_evals(registry.eval_lines(session.items, plan.units), registry.modules)
             if context.is_worker:
-                send_event(config, ORDER, {"evals": shown_order(lines)})
+                send_event(config, ORDER, {"evals": evals})
             elif context.worker == "main":
-                registry.certain.expect(lines, plan.units)
+                registry.certain.expect(evals, plan.units, refuses=NEW_SESSION not in config.stash)
         if context.worker == "main":
             execution.engines.check_cache()
             state.has_idle_baseline = context.run.baseline is not None and not any_comparing_gate(session.items)
