@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 32])
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    config = ModelLoadConfig(options.model, torch_dtype="float32", device_map="cpu")
+    config = ModelLoadConfig(options.model, torch_dtype="float32")
     engines = {}
     for backend in options.backend:
         engines[backend] = build_engine(backend, config)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from evalharness import cli
+from evalharness import answers, cli, scores
 from evalharness.answers.json_answer import parse_answer
 from evalharness.api.errors import BackendError, EvalHarnessError
 from evalharness.api.images import image_sha256, image_size, load_image, why_unusable
@@ -49,6 +49,19 @@ def _dense(text: str) -> Any:
     return dense_metrics.judge_objects(dump.objects, dump.objects[:3])
 
 
+_EXTRACTORS = [
+    *(answers.last_number(), answers.last_number(decimal_mark=","), answers.boxed(), answers.strip_thinking(), answers.between("{", "}")),
+    *(answers.choice_letter("ABCD", ["a", "1", "answer is", "10"]), answers.json_field("a[*].b"), answers.last_match(r"#### (-?[\d.,]+)")),
+]
+
+
+def _scores(text: str) -> Any:
+    return [
+        *(score(text, "1,234") for score in (scores.anls_corrected, scores.relaxed_accuracy, scores.relaxed_accuracy_corrected)),
+        scores.exact_match(text, "1", regexes_to_ignore=[",", r"\.$"], ignore_case=True, ignore_punctuation=True, as_numbers=True),
+    ]
+
+
 def _tool_calls(text: str) -> Any:
     for name in FORMATS:
         parse_tool_calls(text, _TOOLS, format=name)
@@ -83,6 +96,8 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
         rule_proposals.read_reflection(text, _RULES, ["t1"]),
     ],
     "JSON answers": lambda text: [parse_answer(text), json_answers.judge(text, _EXPECTED)],
+    "extractors": lambda text: [extract(text).to_json() for extract in _EXTRACTORS],
+    "scores": _scores,
     "public vision benchmarks": lambda text: [
         grounding.best_iou(text, (0, 0, 9, 9), (99, 99)),
         len(grounding.boxes_in(text)),

@@ -19,8 +19,8 @@ from evalharness.api.errors import ContractValueError, EvalHarnessError
 
 _parser: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
-MAX_STEPS = 20_000_000
-"""Up to so many ways to try, about a second of work, a text is searched at once."""
+MAX_STEPS = 50_000_000
+"""Up to so many ways to try, half a second of work at most, a text is searched at once."""
 LIMIT_S = 5.0
 """Processor time for any other search."""
 _CHARACTERS = ("LITERAL", "NOT_LITERAL", "ANY", "IN", "CATEGORY", "RANGE", "AT")

@@ -13,11 +13,11 @@ import hashlib
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeAlias, TypeGuard, cast
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 from evalharness.api.errors import BackendError, ConfigError, ImageError
 
@@ -48,11 +48,13 @@ MAX_EXIF_BYTES = 1 << 20
 class StoredBytes:
     """Bytes inside another file, such as an image in a row of a Parquet file: read anew each time they are used.
 
-    `name` says in messages where they are; `path` is what the row calls them, "" where it gives no name.
+    `name` says in messages where they are; `path` is what the row calls them, "" where it gives no name. `address`, if not None, is plain
+    JSON data by which a page finds the bytes again (`evalharness.data.recorded`).
     """
 
     def __init__(self, name: str, read: Callable[[], bytes], path: str = "") -> None:
         self.name, self._read, self.path = name, read, path
+        self.address: Mapping[str, Any] | None = None
 
     def read(self) -> bytes:
         """Return the bytes; raises `ImageError` where there are none, `OSError` if the machine cannot read the file around them."""
@@ -77,13 +79,17 @@ class MadeImage(bytes):
         return made
 
 
-def image_file(source: ImageSource) -> dict[str, str]:
-    """Return {"path": absolute path} of an image's file, of a derived image also its `file_sha256`; {} for bytes and PIL images.
+def image_file(source: ImageSource) -> dict[str, Any]:
+    """Return {"path": absolute path} of an image's file, of a derived image also its `file_sha256`, {"stored": address} of stored bytes.
+
+    {} for bytes and PIL images.
 
     Raises `ImageError` or `BackendError` if the file cannot be read.
     """
     if isinstance(source, MadeImage):
         return {"path": os.path.abspath(source.file), "file_sha256": image_sha256(source.file)}
+    if isinstance(source, StoredBytes) and source.address is not None:
+        return {"stored": dict(source.address)}
     return {"path": os.path.abspath(source)} if isinstance(source, (str, os.PathLike)) else {}
 
 

@@ -269,9 +269,10 @@ def read_script(source: str) -> Answers:
         raise CheckpointError(f"{path.name} has no answers; give {_SCRIPT}")
 
     def answer(prompt: Prompt) -> FakeAnswer:
-        response = FakeTokenizer().decode(prompt.response_ids) if prompt.response_ids is not None else ""
+        # By their ids: joined as texts, a response has the spaces that the prompt's text ends with.
+        asked = prompt.text if prompt.response_ids is None else FakeTokenizer().decode((*prompt.token_ids, *prompt.response_ids))
         for contains, scripted in rows:
-            if contains is None or contains in prompt.text + response:
+            if contains is None or contains in asked:
                 return scripted
         return FakeAnswer(error=f"no row of {path.name} answers this prompt; add a row without 'contains'")
 

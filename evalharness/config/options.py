@@ -136,6 +136,11 @@ class RunConfig:
         "Let models think before they answer, if the chat template has a switch for it; rows keep thought and answer apart",
         default=False,
     )
+    as_chat: bool = option(
+        _FLAG,
+        "Ask as a chat what an eval's template asks as bare text, such as the public benchmarks, which are for base models as they stand",
+        default=False,
+    )
     max_thinking_tokens: int | None = option(
         _NATURAL, f"Longest thought, in tokens; a longer one is ended for the model (default: {EVALS_OWN}no limit)"
     )

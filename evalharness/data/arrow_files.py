@@ -8,12 +8,13 @@ from __future__ import annotations
 import bisect
 import datetime
 import decimal
+import itertools
 import json
+import tempfile
 import threading
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _MAX_CACHED_BYTES = 64 << 20
 _MAX_PART_BYTES = 32 << 20
 """Of what is decoded at once, uncompressed; pandas and pyarrow write a million rows into one row group."""
+_MAX_RETURNS = 4
 _BUFFER_BYTES = 1 << 16
 """With it, and without buffering ahead, pyarrow does not hold all of a row group's compressed columns."""
 _ROWS_AT_ONCE = 1024
@@ -67,11 +69,30 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, uuid.UUID) else value
 
 
-def _has_bytes(kind: pa.DataType) -> bool:
+def _is_bytes(kind: pa.DataType) -> bool:
     types = _pyarrow().types
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or str(kind) == "binary_view":
-        return True
-    return any(_has_bytes(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or str(kind) == "binary_view")
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    return _is_bytes(kind) or any(_has_bytes(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _is_image(kind: pa.DataType) -> bool:
+    """Return whether values of a type are bytes, perhaps with their path, or lists of these."""
+    types = _pyarrow().types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return _is_bytes(kind) or (types.is_struct(kind) and {kind.field(i).name for i in range(kind.num_fields)} <= {"bytes", "path"})
+
+
+def _wrapped(value: Any, where: str) -> Any:
+    """Return a plain value with its bytes as `StoredBytes`."""
+    if isinstance(value, bytes):
+        return StoredBytes(where, lambda: value)
+    if isinstance(value, dict):
+        return {key: _wrapped(each, f"{where}.{key}") for key, each in value.items()}
+    return [_wrapped(each, f"{where}[{index}]") for index, each in enumerate(value)] if isinstance(value, list) else value
 
 
 def _from_json(value: Any, kind: pa.DataType) -> Any:
@@ -139,8 +160,13 @@ class _ArrowRows:
         try:
             self.schema, self.num_rows = self._open()
             self._binary = [field.name for field in self.schema if _has_bytes(field.type)]
+            twice = [column for column, count in Counter(self.schema.names).items() if count > 1]
+            self._mixed = [name for name in self._binary if name not in twice and not _is_image(self.schema.field(name).type)]
+            """Columns of objects with bytes somewhere in them: read whole with their rows."""
         except _errors() as error:
             raise self._unreadable(error) from error
+        if twice:
+            raise ConfigError(f"{name} has {', '.join(map(repr, twice))} more than once; give each column its own name")
         self._parts: dict[tuple[str, ...], list[Part]] = {}
 
     def _open(self) -> tuple[pa.Schema, int]:
@@ -213,7 +239,10 @@ class _ArrowRows:
         values: dict[str, list[Any]] = {}
         for name in names:
             column = table[name].to_pylist() if name in table.column_names else [_UNKNOWN] * num
-            if name in self._binary:
+            if name in self._mixed:
+                wholes = ((place, _plain(self._binary_value(name, place))) for place in range(start, start + num))
+                values[name] = [_wrapped(whole, f"{self.where(place)}, {name}") for place, whole in wholes]
+            elif name in self._binary:
                 values[name] = [self._stored(name, place, light) for place, light in enumerate(column, start)]
             else:
                 kind = table.schema.field(name).type
@@ -260,6 +289,8 @@ class ParquetRows(_ArrowRows):
     """A Parquet file, whose row groups are decoded whole if they are small, else some rows at a time."""
 
     def _open(self) -> tuple[pa.Schema, int]:
+        self._returns: Counter[tuple[int, tuple[str, ...]]] = Counter()
+        self._copies: dict[tuple[int, tuple[str, ...]], _Copy] = {}
         with _pyarrow().parquet.ParquetFile(self.path) as file:
             self._metadata = file.metadata
             self._leaves = [file.schema.column(i) for i in range(len(file.schema))]
@@ -267,7 +298,9 @@ class ParquetRows(_ArrowRows):
 
     def _light(self, names: Collection[str]) -> tuple[str, ...]:
         within = [leaf.path for leaf in self._leaves if leaf.logical_type.type != "NONE" or "BYTE_ARRAY" not in leaf.physical_type]
-        beside = (path for name in names if name in self._binary for path in within if path.startswith(f"{name}."))
+        beside = (
+            path for name in names if name in self._binary and name not in self._mixed for path in within if path.startswith(f"{name}.")
+        )
         return (*super()._light(names), *beside)
 
     def _has_all(self, column: str) -> bool:
@@ -288,10 +321,20 @@ class ParquetRows(_ArrowRows):
         return parts
 
     def _part(self, part: Part, columns: tuple[str, ...]) -> pa.Table:
-        """Return a part; of a large group by going on from the part that this thread read before, or from the group's beginning."""
+        """Return a part; of a large group by going on from the part that this thread read before, or from the group's beginning.
+
+        Where that happens often, as cases are asked in random order, its rows are decoded once more, into a temporary file.
+        """
+        key = part.group, columns
+        if key in self._copies:
+            return self._copies[key].part(part.number)
         cursors: dict[tuple[str, ...], tuple[int, int, Iterator[pa.Table]]] = self._cursors.__dict__.setdefault("by_columns", {})
         group, number, tables = cursors.pop(columns, (-1, 0, iter(())))
         if group != part.group or number > part.number:
+            self._returns[key] += group == part.group
+            if self._returns[key] > _MAX_RETURNS and not set(columns) <= set(self._binary):
+                self._copies[key] = _Copy(self._tables(part, columns))
+                return self._copies[key].part(part.number)
             number, tables = 0, self._tables(part, columns)
         for table in tables:
             number += 1
@@ -306,6 +349,23 @@ class ParquetRows(_ArrowRows):
         with pa.parquet.ParquetFile(self.path, metadata=self._metadata, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
             for batch in file.iter_batches(part.size, row_groups=[part.group], columns=list(columns)):
                 yield pa.Table.from_batches([batch])
+
+
+class _Copy:
+    """The parts of a row group in a temporary file, each of which is read alone."""
+
+    def __init__(self, tables: Iterator[pa.Table]) -> None:
+        pa = _pyarrow()
+        first = next(tables)
+        with tempfile.NamedTemporaryFile(prefix="evalharness-", suffix=".arrow") as file:  # mapped, it stays without its name
+            with pa.OSFile(file.name, "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
+                for table in itertools.chain([first], tables):
+                    writer.write_batch(table.combine_chunks().to_batches()[0])
+            self._reader = pa.ipc.open_file(pa.memory_map(file.name))
+
+    def part(self, number: int) -> pa.Table:
+        """Return the part of a number."""
+        return _pyarrow().Table.from_batches([self._reader.get_batch(number)])
 
 
 class IpcRows(_ArrowRows):
@@ -324,7 +384,7 @@ class IpcRows(_ArrowRows):
             batches = list(reader)
             self._batch = batches.__getitem__
             sizes = [batch.num_rows for batch in batches]
-        self._starts = [Part(start, group) for group, start in enumerate(accumulate([0, *sizes[:-1]]))]
+        self._starts = [Part(start, group) for group, start in enumerate(itertools.accumulate([0, *sizes[:-1]]))]
         return reader.schema, sum(sizes)
 
     def _parts_of(self, columns: tuple[str, ...]) -> list[Part]:

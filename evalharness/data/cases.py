@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +12,11 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from evalharness.api.cases import Case
-from evalharness.api.checks import excerpt, shown
+from evalharness.api.checks import shown
 from evalharness.api.errors import ConfigError, ImageError
 from evalharness.api.images import StoredBytes
 from evalharness.data.finding import Needs, row_files, scan
+from evalharness.data.image_columns import image_source
 from evalharness.data.stored import GivenRows, Row, RowFile, no_column
 
 Column: TypeAlias = "str | Callable[[Mapping[str, Any]], Any]"
@@ -148,9 +147,13 @@ class RowCases:
         cell = _Cells(row, file, place)
         for name in self.image:
             value = cell.value(name)
-            for image in value if isinstance(value, (list, tuple)) else (value,):
-                if image is not None and image != "":
-                    yield _image(image, f"{file.where(place)}, {name}", file.folder)
+            for index, each in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
+                if each is None or each == "":
+                    continue
+                image = image_source(each, f"{file.where(place)}, {name}", file.folder)
+                if isinstance(image, StoredBytes) and file.path is not None:
+                    image.address = {"file": str(file.path.absolute()), "place": str(place), "column": name, "index": index}
+                yield image
 
     def _why_invalid(self, cell: _Cells) -> str | None:
         try:
@@ -220,35 +223,6 @@ class _Cells:
         if not isinstance(value, (int, float)):
             raise ConfigError(f"{self.where}: {what} must be a text or a number, got {shown(value)}")
         return str(value)
-
-
-_BASE64 = re.compile(r"(?:data:image/[^,]{1,40};base64,|(?=/9j/|iVBORw0KGgo|UklGR|R0lGOD|Qk0).{256})", re.DOTALL)
-"""How images in base64 begin: a data URL, or an image's first bytes in a text that is longer than any path."""
-
-
-def _image(value: Any, where: str, folder: Path) -> StoredBytes | Path:
-    if isinstance(value, StoredBytes):
-        return value
-    if isinstance(value, bytes):
-        return StoredBytes(where, lambda: value)
-    if isinstance(value, Path):
-        return folder / value
-    if isinstance(value, dict) and (isinstance(value.get("bytes"), (bytes, StoredBytes)) or isinstance(value.get("path"), str)):
-        return _image(value.get("bytes") or value["path"], where, folder)
-    if not isinstance(value, str):
-        raise ImageError(f"{where} must be an image's bytes or path, got {shown(value)}")
-    if found := _BASE64.match(value):
-        return StoredBytes(where, lambda: _decoded(value[found.end() if value.startswith("data:") else 0 :], where))
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]{1,20}:", value):
-        raise ImageError(f"{where} is {excerpt(value, 80)}: URLs are not fetched; save the images and give their paths")
-    return folder / value
-
-
-def _decoded(text: str, where: str) -> bytes:
-    try:
-        return base64.b64decode(text)
-    except ValueError as error:
-        raise ImageError(f"{where} is not base64: {error}") from error
 
 
 def content_hash(row: Mapping[str, Any]) -> str:

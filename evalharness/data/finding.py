@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from evalharness.api.checks import first_names, read_regular
-from evalharness.api.errors import ConfigError, MissingData
+from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData
 from evalharness.data.arrow_files import IpcRows, ParquetRows
 from evalharness.data.stored import Row, RowFile
 from evalharness.data.tar_files import TarRows
@@ -174,7 +174,9 @@ def scan(file: RowFile, columns: Collection[str] | None = None) -> Iterator[tupl
     """Yield places and rows of a file; `ConfigError` where it cannot be read."""
     try:
         yield from file.scan(columns)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        if isinstance(error, EvalHarnessError):
+            raise
         raise ConfigError(f"{file.name} cannot be read: {error}") from error
 
 

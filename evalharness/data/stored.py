@@ -23,6 +23,10 @@ class RowFile(Protocol):
     folder: Path
     """What paths in its rows are relative to."""
 
+    @property
+    def path(self) -> Path | None:
+        """The file, None for rows in memory."""
+
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield places and rows, in order and a few at a time; `columns` are all that is asked for where not None."""
 
@@ -38,6 +42,7 @@ class GivenRows:
 
     def __init__(self, rows: Iterable[Row], name: str = "rows", folder: Path | None = None) -> None:
         self.name, self.folder, self._rows = name, folder or Path(), [dict(row) for row in rows]
+        self.path: Path | None = None
 
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield positions and rows."""

@@ -26,7 +26,7 @@ class TarRows:
     """A tar file of rows, also one that is packed as .tar.gz; a place is where a row's first member begins."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self.name, self.folder = name, path.parent
+        self.name, self.path, self.folder = name, path, path.parent
         self._file = Unpacked(path, name)
 
     def where(self, place: int) -> str:

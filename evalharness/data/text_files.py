@@ -37,7 +37,7 @@ class _Spans:
     """A text file whose rows are spans of bytes; a place is a start and a length."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self.name, self.folder = name, path.parent
+        self.name, self.path, self.folder = name, path, path.parent
         self._file = Unpacked(path, name)
 
     def where(self, place: int) -> str:
@@ -254,5 +254,7 @@ class Table(_Spans):
         return dict(zip(self._names, values, strict=True))
 
     def _read(self, text: str) -> dict[str, Any]:
+        if self._names is None:  # a file that was not scanned
+            next(self.scan())
         lines = StringIO(text, newline="")  # unlike splitlines, which splits at U+2028 too
         return self._row(next(values for values in csv.reader(lines, delimiter=self._delimiter, strict=True) if values), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import mmap
 import shutil
 import tempfile
 import threading
@@ -35,18 +36,22 @@ class Unpacked:
                 with open_regular(self._path) as packed, gzip.open(packed) as content:
                     yield content  # type: ignore[misc]
                 return
-            with open(self._unpacked(), "rb") if self._is_packed else open_regular(self._path) as file:
+            with self._unpacked() if self._is_packed else open_regular(self._path) as file:
                 file.seek(start)
                 yield file
         except _DAMAGE as error:
             raise ConfigError(f"{self._name} cannot be read, it is damaged or cut off: {error}; copy it again") from error
 
-    def _unpacked(self) -> str:
+    def _unpacked(self) -> Any:
         with self._lock:
             if self._copy is None:
-                copy = tempfile.NamedTemporaryFile(prefix="evalharness-")  # noqa: SIM115 -- removed with this object
+                copy = tempfile.TemporaryFile(prefix="evalharness-")  # noqa: SIM115 -- closed by `__del__`
                 with open_regular(self._path) as packed, gzip.open(packed) as content:
                     shutil.copyfileobj(content, copy)
                 copy.flush()
                 self._copy = copy
-            return str(self._copy.name)
+            return mmap.mmap(self._copy.fileno(), 0, access=mmap.ACCESS_READ)  # each has a position of its own
+
+    def __del__(self) -> None:
+        if self._copy is not None:
+            self._copy.close()

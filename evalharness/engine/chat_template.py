@@ -118,7 +118,8 @@ def _template_error(owner: Any, error: Exception) -> Exception:
         return error
     if isinstance(error, (ValueError, AttributeError)) and "chat_template" in str(error):
         return TemplateError(
-            "this checkpoint has no chat template; add chat_template.jinja to it, or use a checkpoint that was trained on chats"
+            "this checkpoint has no chat template; add chat_template.jinja to it, use a checkpoint that was trained on chats, or ask for "
+            "bare texts (CompletionRequest)"
         )
     if type(error).__name__ == "TemplateLimit":
         name = getattr(owner, "name_or_path", "") or "this checkpoint"

@@ -9,7 +9,7 @@ delimiters give the same prompt here, as one text or as the turns of a chat.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +64,10 @@ class Template:
         parts += self._parts(row, self.text, None, self._prefill(row), getattr(case, "images", ()))
         ids = tuple(shot.id for shot in shots)
         return self._as_chat(parts, ids) if self.chat else self._as_text(parts, ids)
+
+    def as_chat(self) -> Template:
+        """Return the template that asks the same as a chat."""
+        return replace(self, chat=True)
 
     def check_data(self, data_dir: Path | None) -> None:
         """Raise an error where there are no rows for the worked examples; called once the cases are loaded, before any engine is."""

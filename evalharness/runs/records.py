@@ -280,7 +280,8 @@ class _Reader:
         around = _around(made.get("text"), made.get("raw_text"))
         shared = None if around is None else self._arounds.setdefault(around, around)
         recorded = Recorded(made, line.path, line.offset + start, end - start, shared)
-        if not values.get("copied"):  # else it is in the journal of a worker that died, which also took the time for it
+        # Else it is in the journal of a worker that died, which also took the time for it; or in a step of the case.
+        if not values.get("copied") and not values.get("in_step"):
             self.records.throughput.add_generation(worker, values["engine"], made)
         return recorded
 

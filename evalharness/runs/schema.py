@@ -144,6 +144,8 @@ class OutcomeLine(TypedDict, total=False):
     """Number of requests of each step."""
     copied: bool
     """Taken over from the journal of a worker that died."""
+    in_step: bool
+    """The score of a request that was answered in the last step."""
     failure: Literal["invalid", "error"]
     problem: str
     cause: str | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evalharness.scores.references import references_of
+from evalharness.scores.references import texts_of
 
 THRESHOLD = 0.5
 
@@ -29,7 +29,8 @@ def anls_corrected(prediction: str | None, references: str | Sequence[str]) -> f
 
 def _score(prediction: str | None, references: str | Sequence[str], *, by_written_length: bool) -> float:
     best = 0.0
-    for reference in references_of(references):
+    prediction, wanted_ones = texts_of(prediction, references)
+    for reference in wanted_ones:
         if prediction is None:
             break
         given, wanted = (" ".join(text.lower().split()) for text in (prediction, reference))

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from evalharness.answers.numbers import parse_number
 from evalharness.answers.patterns import pattern
-from evalharness.scores.references import references_of
+from evalharness.api.checks import check_sequence
+from evalharness.scores.references import texts_of
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _DIGITS = str.maketrans("", "", string.digits)
@@ -34,6 +35,8 @@ def exact_match(
     digits. White space counts. `as_numbers`: two numbers are equal if their values are, however they are written ("$1,200.00" and
     "1200"); 50 % equals 50.0 % only. `decimal_mark=","` reads "1.200,00".
     """
+    check_sequence("regexes_to_ignore", regexes_to_ignore, "patterns")
+    prediction, references = texts_of(prediction, reference)
     if prediction is None:
         return False
 
@@ -46,7 +49,7 @@ def exact_match(
 
     given = reduced(prediction)
     number = parse_number(given, decimal_mark) if as_numbers else None
-    for wanted in map(reduced, references_of(reference)):
+    for wanted in map(reduced, references):
         if given == wanted or (number is not None and number == parse_number(wanted, decimal_mark)):
             return True
     return False

@@ -70,7 +70,8 @@ def translation(*names: str) -> Callable[[Sequence[Mapping[str, Any]]], dict[str
     def aggregate(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         if not rows:
             return {}
-        predictions, references = [_prediction(row) for row in rows], [row["reference"] for row in rows]
+        predictions = [_prediction(row) for row in rows]
+        references: list[Any] = [row.get("reference") for row in rows]
         return {name: _SCORES[name](predictions, references) for name in names}
 
     return aggregate

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from evalharness.answers.bounded import BoundedFunction, OutOfBounds
 from evalharness.api.errors import MissingDependency
 from evalharness.api.installing import install_command
-from evalharness.scores.references import references_of
+from evalharness.scores.references import texts_of
 
 LIMIT_S = 30.0
 """Processor time of one comparison: math_verify itself gives each reading and each pair 5 s."""
@@ -53,9 +53,10 @@ def math_equal(answer: str | None, reference: str | Sequence[str]) -> MathVerdic
 def _verdict(text: str | None, reference: str | Sequence[str], *, is_answer: bool) -> MathVerdict:
     if find_spec("math_verify") is None:
         raise MissingDependency(f"this score needs math_verify, which is not installed; {install_command('metrics')}")
+    text, references = texts_of(text, reference)
     if text is None:
         return MathVerdict(False, "nothing found")
     try:
-        return MathVerdict(*_compare(text, list(references_of(reference)), is_answer))
+        return MathVerdict(*_compare(text, list(references), is_answer))
     except OutOfBounds as bounds:
         return MathVerdict(False, f"given up: it took {bounds}")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 _NARROW = {wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
 
 
-def ocr_contains(answer: str, references: Sequence[str], *, formula: bool = False, fold_width: bool = False) -> bool:
-    """Return whether a reference stands in the answer, in any case; for a formula in the same case, but with any spaces.
+def ocr_contains(answer: str | None, references: Sequence[str], *, formula: bool = False, fold_width: bool = False) -> bool:
+    """Return whether a reference stands in the answer, in any case; for a formula in the same case, but with any spaces; None does not.
 
     `fold_width` takes full-width letters for their usual forms, as lmms-eval does; the authors' script does not.
     """
@@ -19,5 +19,7 @@ def ocr_contains(answer: str, references: Sequence[str], *, formula: bool = Fals
             return text.strip().replace("\n", "").replace(" ", "")
         return (text.translate(_NARROW) if fold_width else text).lower().strip().replace("\n", " ")
 
+    if answer is None:
+        return False
     given = compared(answer.strip())
     return any(compared(reference) in given for reference in references)

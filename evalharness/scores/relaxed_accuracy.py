@@ -7,22 +7,27 @@ https://github.com/google-research/pix2struct/blob/main/pix2struct/metrics.py, a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 
 from evalharness.answers.numbers import Number, parse_number
+from evalharness.scores.references import texts_of
 
 TOLERANCE = 0.05
 _YEAR = re.compile(r"(?:19|20)\d\d|2100")
 
 
-def relaxed_accuracy(prediction: str | None, reference: str) -> bool:
-    """Return whether an answer is right as the usual scorer has it; nothing found is not.
+def relaxed_accuracy(prediction: str | None, reference: str | Sequence[str]) -> bool:
+    """Return whether an answer is right for one reference, as the usual scorer has it; nothing found is not.
 
-    It reads what Python's `float` does, percentages as fractions: "1,000", and "$5" are texts, a reference of 0 is compared as text,
+    It reads what Python's `float` does, percentages as fractions: "1,000" and "$5" are texts, a reference of 0 is compared as text,
     1.05 is not within 5 % of 1 in binary, and 2019 is right for the year 2010. `relaxed_accuracy_corrected` mends these.
     """
-    if prediction is None:
-        return False
+    prediction, references = texts_of(prediction, reference)
+    return prediction is not None and any(_is_right(prediction, wanted) for wanted in references)
+
+
+def _is_right(prediction: str, reference: str) -> bool:
     given, wanted = _float(prediction), _float(reference)
     if given is not None and wanted:
         return abs(given - wanted) / abs(wanted) <= TOLERANCE
@@ -36,14 +41,17 @@ def _float(text: str) -> float | None:
         return None
 
 
-def relaxed_accuracy_corrected(prediction: str | None, reference: str) -> bool:
+def relaxed_accuracy_corrected(prediction: str | None, reference: str | Sequence[str]) -> bool:
     """Return whether an answer is right: numbers as people write them within exactly 5 %, years and texts equal.
 
     Thousands separators, currency signs, white space around and a full stop at the end do not count. A percentage is compared with a
     number as it is written and as a fraction. A reference of 1900 to 2100, written as four digits, is a year.
     """
-    if prediction is None:
-        return False
+    prediction, references = texts_of(prediction, reference)
+    return prediction is not None and any(_is_right_corrected(prediction, wanted) for wanted in references)
+
+
+def _is_right_corrected(prediction: str, reference: str) -> bool:
     given, wanted = parse_number(prediction), parse_number(reference)
     if given is None or wanted is None:
         return _plain(prediction) == _plain(reference)

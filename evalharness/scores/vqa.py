@@ -52,13 +52,15 @@ def vqa_normalised(text: str) -> str:
     return " ".join(_FULL.get(word, word) for word in words if word not in _ARTICLES)
 
 
-def vqa_accuracy(answer: str, references: Sequence[str]) -> float:
-    """Return the mean, over each person left out, of min(1, number of the others who gave this answer / 3); 0 to 1.
+def vqa_accuracy(answer: str | None, references: Sequence[str]) -> float:
+    """Return the mean, over each person left out, of min(1, number of the others who gave this answer / 3); 0 to 1, 0 for None.
 
     `ContractValueError` without references: nothing can be said of the answer then.
     """
     if not references:
         raise ContractValueError("vqa_accuracy needs the answers that people gave, such as ten of them; got none")
+    if answer is None:
+        return 0.0
     given = vqa_normalised(answer)
     same = [vqa_normalised(reference) == given for reference in references]
     return float(statistics.mean(min(1.0, (sum(same) - own) / 3) for own in same))

@@ -55,18 +55,21 @@ def load_cases(data_dir: Path | str | None, *, name: str = FILE_NAME) -> list[Ch
 
 
 def request(case: ChoiceCase) -> Generator[tuple[list[ScoringRequest], GenerationOptions], list[GenerationResult], ScoringRequest]:
-    """Score each choice: the wrong ones in a step, the right one as the final request."""
+    """Score all choices in a step, so that their prompt is read once; the right one, whose score is known then, is the final request."""
     prompt = prompt_of(case)
-    yield [ScoringRequest(prompt, choice, case.ends) for choice in case.others], GenerationOptions()
-    return ScoringRequest(prompt, case.reference, case.ends)
+    requests = [ScoringRequest(prompt, choice, case.ends) for choice in (*case.others, case.reference)]
+    yield requests, GenerationOptions()
+    return requests[-1]
 
 
 def judge(right: GenerationResult, others: Sequence[GenerationResult]) -> Judgement:
     """Return how a model decides between the right choice and the others.
 
     `acc`: the right choice has the highest sum of log-probabilities; `acc_per_byte`, `acc_per_token`: the highest mean. `p_right`:
-    its share of the probability of all choices. `ConfigError` where a token has no log-probability: it would count as certain.
+    its share of the probability of all choices. The right choice may be
+    among the others, too. `ConfigError` where a token has no log-probability: it would count as certain.
     """
+    others = [other for other in others if other.text != right.text]
     for result in (right, *others):
         if not result.logprobs or None in result.logprobs:
             raise ConfigError(f"{result.text[:80]!r} cannot be weighed: nothing stands before its first token; give the text a beginning")

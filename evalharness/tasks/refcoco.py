@@ -29,7 +29,9 @@ FILES = (
     "finetune_refcoco*_[vt][ae][ls]*.json",
     "*/refcoco*_[vt][ae][ls]*.jsonl",
     "*/finetune_refcoco*_[vt][ae][ls]*.json",
+    "[vt][ae][ls]*-*.parquet",
     "*/data/*.parquet",
+    "val-*.parquet",
 )
 """Splits val, test, testA and testB, not train."""
 FORMS = ({"sent", "bbox", "image"}, {"answer", "bbox", "image", "question_id"}, {"caption", "file_name", "id"})
@@ -46,7 +48,7 @@ def load_cases(data_dir: Path | None) -> Iterator[RowCase]:
 def _rows(data_dir: Path | None) -> Iterator[dict[str, Any]]:
     seen: Counter[str] = Counter()
     for file in row_files(FILES, data_dir, field="images", needs=lambda row: any(form <= row.keys() for form in FORMS)):
-        split = next(iter(re.findall(r"(?:^|[/_])(val|test[AB]?)(?=[-.])", file.name)), "unnamed")
+        split = next(iter(re.findall(r"(?:^|[/_])(val|test[AB]?)(?=[-./])", file.name)), "unnamed")
         boxes: dict[int, list[float]] = {}
         for _, row in file.scan():
             if "caption" in row and not boxes:

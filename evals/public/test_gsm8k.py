@@ -12,7 +12,7 @@ Metrics of lm-eval 0.4.13, task `gsm8k` (version 3.0), equal per item: `exact_ma
 number by its value. `not_found_…` are the answers without any.
 https://github.com/EleutherAI/lm-evaluation-harness/tree/v0.4.13/lm_eval/tasks/gsm8k
 
-For a chat model: `chat=True`, and more tokens (--max-new-tokens 1024).
+For a chat model: --as-chat --max-new-tokens 1024.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ request = template(
     "Question: {{question}}\nAnswer:",
     target="answer",
     shots=few_shot(cases_from(*TRAIN, needs=("question", "answer")), k=5, sampler="lm_eval"),
-    chat=False,
 )
 pytestmark = pytest.mark.eval(
     cases=cases_from(*TEST, needs=("question", "answer"), reference="answer"),

@@ -21,8 +21,9 @@ import json
 
 import pytest
 
-from evalharness import CompletionRequest, DecodeOptions, GenerationOptions, StopOptions
+from evalharness import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.data import cases_from
+from evalharness.prompts import template
 
 FILES = ("openai_humaneval/test-*.parquet", "*/openai_humaneval/test-*.parquet", "test-*.parquet", "HumanEval.jsonl", "*/HumanEval.jsonl")
 COLUMNS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
@@ -52,7 +53,7 @@ def outputs(rows, target):
 
 pytestmark = pytest.mark.eval(
     cases=cases_from(*FILES, needs=COLUMNS, id="task_id", reference="canonical_solution"),
-    request=lambda case: CompletionRequest(case.row["prompt"]),
+    request=template("prompt"),
     options=GenerationOptions(max_new_tokens=1024, stop=StopOptions(stop=STOPS), decode=DecodeOptions(strip_whitespace=False)),
     outputs=outputs,
     optional=True,

@@ -13,7 +13,7 @@ Metrics of lm-eval 0.4.13, task `ifeval` (version 4.0), which are the authors', 
 where the authors' checks are known to be wrong (`evalharness/scores/ifeval.py` says which).
 https://github.com/EleutherAI/lm-evaluation-harness/tree/v0.4.13/lm_eval/tasks/ifeval
 
-The benchmark is for chat models: set `chat=True`, as lm-eval's --apply_chat_template does.
+The benchmark is for chat models: --as-chat asks them so, as lm-eval's --apply_chat_template does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLUMNS = ("key", "prompt", "instruction_id_list", "kwargs")
 
 pytestmark = pytest.mark.eval(
     cases=cases_from(*FILES, needs=COLUMNS, id="key"),
-    request=template("prompt", chat=False),
+    request=template("prompt"),
     options=GenerationOptions(max_new_tokens=1280, decode=DecodeOptions(strip_whitespace=False)),
     aggregate=ifeval_aggregate,
     optional=True,

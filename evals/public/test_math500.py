@@ -12,7 +12,7 @@ that end with more mathematics; `math_verify`, of its `minerva_math500`, compare
 mathematics, and those that it gave up.
 https://github.com/EleutherAI/lm-evaluation-harness/tree/v0.4.13/lm_eval/tasks/hendrycks_math
 
-Needs the extra `metrics`. The cap of 256 tokens is lm-eval's; reasoning needs more (`--max-new-tokens 4096`), and a chat template.
+Needs the extra `metrics`. The cap of 256 tokens is lm-eval's; reasoning needs more (--max-new-tokens 4096), and a chat model --as-chat.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from evalharness.scores import between_dollars, math_spelled_alike, math_verify
 
 COLUMNS = ("problem", "solution", "answer", "subject", "level")
 
-request = template("Problem: {{problem}}\nAnswer:", chat=False)
+request = template("Problem: {{problem}}\nAnswer:")
 pytestmark = pytest.mark.eval(
     cases=cases_from(
         "test.jsonl", "math500.jsonl", "*/test.jsonl", needs=COLUMNS, id="unique_id", reference="solution", tags=["subject", "level"]

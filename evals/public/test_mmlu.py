@@ -8,7 +8,7 @@ MIT): `all/test-*.parquet` or `SUBJECT/test-*.parquet`, with dev beside them, wh
     Which of these is part of the eye?,The retina,The anvil,The tibia,The ileum,A
 
 Metric of lm-eval 0.4.13, group `mmlu` (version 2) with --num_fewshot 5, equal per item: `acc`, the right letter is the most likely of the
-four; over all it is the mean over questions, `acc_by_subject` that over subjects. Tags `subject` and `field` slice it. Guessing gives 0.25.
+four; over all it is the mean over questions, `acc_macro` that over subjects. Tags `subject` and `field` slice it. Guessing gives 0.25.
 https://github.com/EleutherAI/lm-evaluation-harness/tree/v0.4.13/lm_eval/tasks/mmlu/default
 """
 
@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 
 from evalharness.data import cases_from
 from evalharness.prompts import few_shot, template
-from evalharness.scores import CHOICE_DIRECTIONS, choice_aggregates, choice_scores
+from evalharness.scores import CHOICE_DIRECTIONS, all_of, choice_aggregates, choice_scores, macro_over
 
 FILES = ("{0}/*_{0}.csv", "*/{0}/*_{0}.csv", "all/{0}-*.parquet", "*/{0}-*.parquet", "*/*/{0}-*.parquet")
 LETTERS = ("A", "B", "C", "D")
@@ -53,13 +52,6 @@ def rows_of(split):
     return cases_from(*names, columns=["question", *LETTERS, "answer"], needs=fits, map=question_of, tags=["subject", "field"])
 
 
-def by_subject(rows):
-    """Return the metrics of choices over all questions, and the mean accuracy over subjects."""
-    subjects = {row["tags"]["subject"] for row in rows}
-    means = [fmean(row["scores"]["acc"] for row in rows if row["tags"]["subject"] == subject) for subject in subjects]
-    return choice_aggregates(rows) | {"acc_by_subject": fmean(means)}
-
-
 ask = template(
     "{{question.strip()}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\nD. {{choices[3]}}\nAnswer:",
     description="The following are multiple choice questions (with answers) about {{subject | replace('_', ' ')}}.\n\n",
@@ -68,7 +60,11 @@ ask = template(
     shots=few_shot(rows_of("dev"), k=5, sampler="first_n", within="subject"),
 )
 pytestmark = pytest.mark.eval(
-    cases=rows_of("test"), request=ask.ask_choices, aggregate=by_subject, directions=CHOICE_DIRECTIONS, optional=True
+    cases=rows_of("test"),
+    request=ask.ask_choices,
+    aggregate=all_of(choice_aggregates, macro_over("subject", "acc")),
+    directions=CHOICE_DIRECTIONS,
+    optional=True,
 )
 
 

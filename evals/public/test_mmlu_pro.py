@@ -9,10 +9,11 @@ FOLDER holds TIGER-Lab/MMLU-Pro (revision b189ec765aa7ed75c8acfea42df31fdae71f97
 
 Metric of lm-eval 0.4.13, group `mmlu_pro` (version 2.0; tasks 3.1), equal per item: `exact_match_first`, the letter behind the first
 "answer is". It takes the A of "the answer is Another" for one; `exact_match_letter` is the letter that the answer states last, or is.
-`not_found_…` are answers without any: nothing is guessed in their place, as the authors' own script does.
+`not_found_…` are answers without any: nothing is guessed in their place, as the authors' own script does. `…_macro` is the mean over
+categories.
 https://github.com/EleutherAI/lm-evaluation-harness/tree/v0.4.13/lm_eval/tasks/mmlu_pro
 
-For a chat model: `chat=True`.
+For a chat model: --as-chat.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from evalharness import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.answers import by_filter, choice_letter, first_match
 from evalharness.data import cases_from
 from evalharness.prompts import few_shot, template
-from evalharness.scores import exact_match
+from evalharness.scores import exact_match, macro_over
 
 LETTERS = "ABCDEFGHIJ"
 COLUMNS = ("question_id", "question", "options", "answer", "category", "cot_content")
@@ -48,12 +49,12 @@ request = template(
     'answer with "the answer is (X)" where X is the correct letter choice.\n',
     target=lambda row: row["cot_content"].replace("A: Let's think step by step. ", ""),
     shots=few_shot(rows_of("validation"), k=5, sampler="first_n", within="category"),
-    chat=False,
 )
 pytestmark = pytest.mark.eval(
     cases=rows_of("test"),
     request=request,
     options=GenerationOptions(max_new_tokens=2048, stop=StopOptions(stop=("Question:",)), decode=DecodeOptions(strip_whitespace=False)),
+    aggregate=macro_over("category", "exact_match_first", "exact_match_letter"),
     directions={"not_found_first": "lower", "not_found_letter": "lower"},
     optional=True,
 )

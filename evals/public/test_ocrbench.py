@@ -3,7 +3,7 @@
     pytest evals/public/test_ocrbench.py --model CHECKPOINT --data FOLDER
 
 FOLDER holds echo840/OCRBench (revision 276bd0b72b4eb57bc78d80df6d182cb21d7e926d), `data/test-*.parquet`, or the authors' `OCRBench.json`
-beside `OCRBench_Images/`. The questions are of 29 data sets, each under its own licence, for research.
+beside `OCRBench_Images/`. The images are of 29 data sets, each under its own licence.
 
     {"dataset": "SROIE", "question_type": "Key Information Extraction", "question": "How much is to be paid?", "answer": ["9.30"], …}
     {"dataset_name": "SROIE", "type": "Key Information Extraction", "question": …, "answers": ["9.30"], "image_path": "SROIE/0.png"}
@@ -22,7 +22,7 @@ import pytest
 from evalharness import GenerationOptions
 from evalharness.data import cases_from
 from evalharness.prompts import template
-from evalharness.scores.ocr import ocr_contains
+from evalharness.scores import ocr_contains
 
 FILES = ("data/test-*.parquet", "OCRBench.json", "test-*.parquet", "*/OCRBench.json", "*/data/test-*.parquet")
 

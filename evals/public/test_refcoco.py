@@ -3,8 +3,8 @@
     pytest evals/public/test_refcoco.py --model CHECKPOINT --data FOLDER_OR_FILE [--coordinates pixels]
 
 It reads lmms-lab/RefCOCO (revision e15256ece129a21d62e216f95f98ba2e808f96a0), RefCOCOplus and RefCOCOg, `data/*.parquet`; Qwen-VL's
-`refcoco_val.jsonl`; MDETR's `finetune_refcoco_val.json`; the last two beside `train2014/` of COCO 2014 (annotations CC BY 4.0, photos under
-their owners' terms on Flickr). The forms: evalharness/tasks/refcoco.py.
+`refcoco_val.jsonl`; MDETR's `finetune_refcoco_val.json`; the last two beside `train2014/` of COCO 2014 (boxes CC BY 4.0, photos under their
+owners' terms on Flickr; for the expressions no licence is stated). The forms: evalharness/tasks/refcoco.py.
 
     {"sent": "red square", "bbox": [12, 20, 52, 60], "width": 160, "height": 120, "image": "data/coco/train2014/….jpg"}
 

@@ -20,7 +20,8 @@ from evalharness import GenerationOptions
 from evalharness.api.errors import MissingData
 from evalharness.data import cases_from
 from evalharness.prompts import template
-from evalharness.scores.vqa import vqa_accuracy, vqa_normalised
+from evalharness.scores import vqa_accuracy
+from evalharness.scores.vqa import vqa_normalised
 
 FILES = (
     "data/validation-*.parquet",

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import pytest
 
-from evalharness import ScoringRequest
 from evalharness.data import cases_from
-from evalharness.scores import choice_request, choice_scores
+from evalharness.prompts import template
+from evalharness.scores import choice_scores
 
 FILES = ("multiple_choice/validation-*.parquet", "*/multiple_choice/validation-*.parquet", "mc_task.json", "*/mc_task.json")
 PRIMER = """\
@@ -53,26 +53,21 @@ def question_of(row):
     return {"question": row["question"], **targets}
 
 
-def request(case):
-    row = case.row
-    prompt = f"{PRIMER}Q: {row['question']}\nA:"
-    choices = dict.fromkeys((*row["mc1"]["choices"], *row["mc2"]["choices"]))  # most stand in both
-    return (yield from choice_request([ScoringRequest(prompt, f" {choice}", join="text") for choice in choices]))
-
-
+# Most choices stand in both tasks, and are asked once.
+ask = template(PRIMER + "Q: {{question}}\nA:", choices=lambda row: list(dict.fromkeys((*row["mc1"]["choices"], *row["mc2"]["choices"]))))
 pytestmark = pytest.mark.eval(
-    cases=cases_from(*FILES, needs=("question", "mc1_targets", "mc2_targets"), map=question_of), request=request, optional=True
+    cases=cases_from(*FILES, needs=("question", "mc1_targets", "mc2_targets"), map=question_of), request=ask.ask_choices, optional=True
 )
 
 
 @pytest.mark.gate("invalid_rate <= 0.02")
 def test_truth(case, steps, score, details):
     row = case.row
-    results = {result.text: result for result in steps[0]}
+    results = dict(zip(ask.choices_of(case), steps[0], strict=True))
     judged = {}
     for name in ("mc1", "mc2"):
         choices, right = row[name]["choices"], [place for place, label in enumerate(row[name]["labels"]) if label]
-        judged[name] = choice_scores([results[f" {choice}"] for choice in choices], choices, right)
+        judged[name] = choice_scores([results[choice] for choice in choices], choices, right)
     score(mc1=judged["mc1"].scores["acc"], mc2=judged["mc2"].scores["p_right"])
     details(mc1=judged["mc1"].details, mc2=judged["mc2"].details)
     assert not judged["mc1"].problem, judged["mc1"].problem

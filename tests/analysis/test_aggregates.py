@@ -73,7 +73,7 @@ def test_what_is_drawn_twice_has_a_name_of_its_own():
 
 def test_a_metric_that_draws_bias_keeps_its_value_within():
     draws = [0.3 + random.Random(number).gauss(0, 0.02) for number in range(200)]
-    low, high = interval_of(0.2, draws, 50) or (0.0, 0.0)
+    low, high = interval_of(0.2, draws, 50) or (0, 0)
     assert low == pytest.approx(0.2 - (high - 0.2))
     assert 0.15 < low < 0.17
 

@@ -72,7 +72,10 @@ def test_the_last_number_is_as_it_is_written(text: str, value: str | None) -> No
     [
         ("B", "B"), ("b.", "B"), ("(C) Paris", "C"), ("**D** Paris", "D"), ("B: yes", "B"), ("C\nbecause it is", "C"), ("\\boxed{B}", "B"),
         ("A. no B. yes. The answer is (B).", "B"), ("Answer: C", "C"), ("The correct answer is option D, as", "D"),
-        ("answer is **A**", "A"), ("so, answer: b", "B"), ("B. Because (A) is wrong", "B"), ("Option A", "A"),
+        ("answer is **A**", "A"), ("so, answer: b", "B"), ("Option B is right, option A is wrong.", None),
+        ("I take option B. It fits", "B"), (r"$\boxed{\textbf{(C)}}$", "C"),
+        ("The answer is **Option B**", "B"), ("The correct answer is B, not A.", "B"), ("Option A or B", None),
+        ("B. Because (A) is wrong", "B"), ("Option A", "A"),
         ("The answer is \\boxed{\\text{C}}", "C"), ("first answer: A. No, the answer is B", "B"), ("I choose (C) here", "C"),
         ("The correct choice would be (A)", "A"), ("Answer:\n\nB", "B"),
         ("A dog is here", None), ("I think so", None), ("Paris", None), ("", None), ("The answer is Bordeaux", None),

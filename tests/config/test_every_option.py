@@ -63,6 +63,7 @@ SHOWN_BY = {
     "data": "tests/tasks/dense/test_dense.py",
     "limit": f"{_PLUGIN}/test_foreign_sessions.py",
     "limit_first": f"{_PLUGIN}/test_eval_module.py",
+    "as_chat": "tests/prompts/test_in_a_run.py",
     "noise": f"{_PLUGIN}/test_noise.py",
     "noise_cases": f"{_PLUGIN}/test_noise.py",
     "shard": f"{_PLUGIN}/test_judging_changes.py",

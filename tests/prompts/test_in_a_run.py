@@ -52,3 +52,17 @@ def test_a_pool_that_is_not_there_is_named_before_anything_runs(project: Project
     run = project.write(test_a=module("trian.jsonl", request_of)).run_inline("--data", ".")
     assert run.exit_code == 2
     assert "holds no trian.jsonl; it has" in run.output
+
+
+def test_as_chat_asks_templates_as_chats_and_says_which_requests_no_template_makes(project: Project) -> None:
+    project.write(test_a=module(), test_b=module(request="lambda case: ask(case)"))
+    chats = project.run_inline("--data", ".", "--as-chat", "--run-id", "chats")
+    prompts = {row["eval"]: row["generation"]["prompt_text"] for row in chats.rows if row["case_id"] == "q1"}
+    assert prompts["a"].count("<|im_start|>user") == 3, "two shots and the question"
+    assert "<|im_start|>" not in prompts["b"]
+    notices = {entry["name"]: entry.get("notices", []) for entry in chats.facts["evals"]}
+    assert notices["a"] == []
+    assert "--as-chat left its requests as they are, which no template makes" in notices["b"]
+    code, printed = project.evalharness("rescore", "chats", "--run-id", "again")
+    assert code == 0
+    assert "changed" not in printed

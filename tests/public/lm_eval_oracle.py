@@ -21,12 +21,24 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks._yaml_loader import load_yaml
 
+from evalharness.backends.fake import FakeTokenizer
+
 _TASKS = Path(lm_eval.__file__).parent / "tasks"
 _FEWSHOT_SEED = 1234
 """What lm-eval draws worked examples with unless told otherwise."""
 
 
-class RecordedModel(LM):  # type: ignore[misc]
+class _Chats(LM):  # type: ignore[misc]
+    """Renders chats as the scripted backend does."""
+
+    tokenizer_name = "fake"
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        options = {"tokenize": False, "continue_final_message": not add_generation_prompt, "enable_thinking": False}
+        return str(FakeTokenizer().apply_chat_template(chat_history, add_generation_prompt=add_generation_prompt, **options))
+
+
+class RecordedModel(_Chats):
     """Answers what a run recorded: texts by prompt, sums of log-probabilities by prompt and response."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -77,7 +89,7 @@ def official_task(name: str, files: Mapping[str, str], **changes: Any) -> Config
     return ConfigurableTask(config=config | changes)
 
 
-class _Asked(LM):  # type: ignore[misc]
+class _Asked(_Chats):
     """Keeps what it is asked."""
 
     def __init__(self) -> None:
@@ -96,18 +108,19 @@ class _Asked(LM):  # type: ignore[misc]
         return [""] * len(requests)
 
 
-def asked_by_lm_eval(task: ConfigurableTask) -> list[tuple[Any, ...]]:
+def asked_by_lm_eval(task: ConfigurableTask, *, as_chat: bool = False) -> list[tuple[Any, ...]]:
     """Return what a task asks: prompt and response, or prompt and options."""
     model = _Asked()
-    judged_by_lm_eval(task, model)
+    judged_by_lm_eval(task, model, as_chat=as_chat)
     return model.requests
 
 
-def judged_by_lm_eval(task: ConfigurableTask, model: LM) -> tuple[list[dict[str, Any]], dict[str, float]]:
+def judged_by_lm_eval(task: ConfigurableTask, model: LM, *, as_chat: bool = False) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Return each item's metrics, `metric,filter` → value, in the order of the file, and the results over all."""
     name = task.config.task
     task.set_fewshot_seed(_FEWSHOT_SEED)  # it draws on and on from one generator
-    found = evaluate(model, {name: task}, log_samples=True, bootstrap_iters=0)
+    chat = {"apply_chat_template": as_chat, "fewshot_as_multiturn": as_chat}
+    found = evaluate(model, {name: task}, log_samples=True, bootstrap_iters=0, **chat)
     items: list[dict[str, Any]] = [{} for _ in {sample["doc_id"] for sample in found["samples"][name]}]
     for sample in found["samples"][name]:
         items[sample["doc_id"]] |= {f"{metric},{sample['filter']}": sample[metric] for metric in sample["metrics"]}

@@ -100,16 +100,16 @@ def scripted(requests: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -len(row["contains"]))  # a choice may begin with another one
 
 
-@pytest.mark.parametrize("folder", BENCHMARKS)
-def test_prompts_and_scores_are_those_of_lm_eval(folder: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("folder", "as_chat"), [*((folder, False) for folder in BENCHMARKS), ("gsm8k", True), ("mmlu", True)])
+def test_prompts_and_scores_are_those_of_lm_eval(folder: str, as_chat: bool, tmp_path: Path) -> None:
     from tests.public.lm_eval_oracle import RecordedModel, asked_by_lm_eval, judged_by_lm_eval, official_task
 
     tasks = [(task, official_task(task.name, task.files, **task.changes)) for task in BENCHMARKS[folder]]
-    script = scripted([asked for _, theirs in tasks for asked in asked_by_lm_eval(theirs)])
-    run = run_eval(Project(tmp_path), folder.partition("/")[0], ROWS / folder, script)
+    script = scripted([asked for _, theirs in tasks for asked in asked_by_lm_eval(theirs, as_chat=as_chat)])
+    run = run_eval(Project(tmp_path), folder.partition("/")[0], ROWS / folder, script, *["--as-chat"] * as_chat)
     for task, theirs in tasks:
         rows = [row for row in run.rows if task.tag is None or row["tags"][task.tag[0]] == task.tag[1]]
-        items, results = judged_by_lm_eval(theirs, RecordedModel(rows))
+        items, results = judged_by_lm_eval(theirs, RecordedModel(rows), as_chat=as_chat)
         for metric, score in task.scores.items():
             assert [row["scores"][score] for row in rows] == [pytest.approx(float(item[metric]), abs=1e-12) for item in items], metric
             assert fmean(row["scores"][score] for row in rows) == pytest.approx(results.pop(metric), abs=1e-12)

@@ -42,7 +42,7 @@ def check(found: Run) -> None:
     assert [name for name, row in rows.items() if row["outcome"] == "pass"] == ["choices/sky", "perplexity/hello", "perplexity/sea"]
     assert [name for name, row in rows.items() if row["outcome"] == "miss"] == ["choices/grass", "choices/night"]
     assert rows["choices/sky"]["scores"]["acc"] == 1.0
-    assert [one["text"] for one in rows["choices/sky"]["steps"][0]] == ["Green", "Bluish green"]
+    assert [one["text"] for one in rows["choices/sky"]["steps"][0]] == ["Green", "Bluish green", "Blue"]
     assert rows["choices/night"]["problem"].splitlines()[0] == "'White' is at least as likely as the right 'Black'"
     assert rows["choices/sky"]["generation"]["finish_reason"] == "scored"
     assert rows["choices/sky"]["generation"]["logprobs"] == [-0.5] * 4

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from evalharness.answers.numbers import parse_number
-from evalharness.api.errors import ContractTypeError
+from evalharness.api.errors import ContractTypeError, ContractValueError
 from evalharness.scores import anls, anls_corrected, exact_match, relaxed_accuracy, relaxed_accuracy_corrected
 from evalharness.scores.anls import edit_distance
 
@@ -38,11 +38,17 @@ def test_exact_match(prediction, reference, options, is_equal) -> None:
     assert exact_match(prediction, reference, **options) is is_equal
 
 
-def test_a_reference_that_is_no_text_is_refused() -> None:
+def test_what_is_no_text_is_refused() -> None:
     with pytest.raises(ContractTypeError, match=r"must be a text, or a list of texts, got 42; give str\(…\) of a number"):
         exact_match("42", 42)
     with pytest.raises(ContractTypeError, match=r"got \[1\]"):
         anls("1", [1])
+    with pytest.raises(ContractTypeError, match="the prediction must be a str, got 5"):
+        relaxed_accuracy(5, "5")
+    with pytest.raises(ContractTypeError, match="regexes_to_ignore must be a sequence of patterns, got ','"):
+        exact_match("1,0", "10", regexes_to_ignore=",")
+    with pytest.raises(ContractValueError, match="there is no reference to compare with"):
+        exact_match("1", [])
 
 
 @pytest.mark.parametrize(
@@ -90,6 +96,7 @@ def test_the_edit_distance_is_a_distance(one: str, two: str, three: str) -> None
         ("nan", "5", False, False),
         ("yes.", "Yes", False, True),
         (None, "5", False, False),
+        ("5", ["4", "5"], True, True),
     ],
 )
 def test_relaxed_accuracy(prediction, reference, official, corrected) -> None:

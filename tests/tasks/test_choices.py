@@ -35,16 +35,18 @@ def asked(case):
     return step, end.value.value
 
 
-def test_wrong_choices_are_a_step_and_the_right_one_is_the_question(tmp_path):
+def test_all_choices_are_a_step_and_the_right_one_is_the_question(tmp_path):
     [case] = load(tmp_path, {**ROW, "choices": ["Green", "Blue", "Red"]})
     chat = TextGenerationRequest([{"role": "user", "content": "What colour is the sky?"}])
-    assert asked(case) == ([ScoringRequest(chat, "Green"), ScoringRequest(chat, "Red")], ScoringRequest(chat, "Blue"))
+    requests = [ScoringRequest(chat, choice) for choice in ("Green", "Red", "Blue")]
+    assert asked(case) == (requests, requests[-1])
     assert case.reference == "Blue"
 
 
 def test_a_bare_text_passes_the_template(tmp_path):
     row = {"id": "a", "text": "The sky is", "choices": [" green", " blue"], "answer": " blue", "ends": True}
-    assert asked(load(tmp_path, row)[0]) == ([ScoringRequest("The sky is", " green", True)], ScoringRequest("The sky is", " blue", True))
+    requests = [ScoringRequest("The sky is", choice, True) for choice in (" green", " blue")]
+    assert asked(load(tmp_path, row)[0]) == (requests, requests[-1])
 
 
 @pytest.mark.parametrize(
@@ -122,5 +124,5 @@ def test_the_shipped_rows_are_photos_and_work_orders_of_the_benchmark():
     assert not any(case.invalid for case in cases)
     for case in cases:
         step, question = asked(case)
-        assert len(step) == (3 if case.images else 1)
+        assert len(step) == (4 if case.images else 2)
         assert isinstance(question.prompt, VlmGenerationRequest if case.images else TextGenerationRequest)

@@ -83,7 +83,7 @@ def interval_of(value: float, draws: Sequence[float | None], groups: int, confid
     if abs(bias) > _LARGEST_BIAS:
         spread = float(known.std(ddof=1)) * reach
         return value - spread, value + spread
-    low, high = (float(np.quantile(known, NormalDist().cdf(2 * bias + sign * reach))) for sign in (-1, 1))
+    low, high = (float(np.quantile(known, NormalDist().cdf(2 * bias + end))) for end in (-reach, reach))
     return min(low, value), max(high, value)
 
 

@@ -210,8 +210,8 @@ def _described(info: CheckpointInfo, path: Path) -> Check:
     parts += [f"step {training['step']}"] if training.get("step") is not None else []
     parts.append(f"fingerprint {info.fingerprint[:12]}")
     if not info.has_chat_template:
-        remedy = "copy chat_template.jinja into it from the checkpoint that it was trained from"
-        return Check("checkpoints", str(path), "problem", "; ".join([*parts, "no chat template"]), remedy)
+        remedy = "for chats, copy chat_template.jinja into it from the checkpoint that it was trained from"
+        return Check("checkpoints", str(path), "warning", "; ".join([*parts, "no chat template: it takes bare texts only"]), remedy)
     return Check("checkpoints", str(path), "ok", "; ".join([*parts, "chat template"]))
 
 

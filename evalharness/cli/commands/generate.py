@@ -15,7 +15,7 @@ import click
 from evalharness.api.errors import BROKEN, DONE, NOT_PASSED, ConfigError, ContractTypeError, ContractValueError, nearest_folder
 from evalharness.api.images import image_size
 from evalharness.api.options import GenerationOptions
-from evalharness.api.requests import GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
+from evalharness.api.requests import CompletionRequest, GenerationFailure, GenerationResult, TextGenerationRequest, VlmGenerationRequest
 from evalharness.api.scoring import Chat
 from evalharness.api.wording import plural
 from evalharness.cli.framework import PATH, command, own_stdout, resolve_options, run_options
@@ -31,6 +31,7 @@ OF_RUNS = frozenset(
     {
         "wait", "data", "limit", "limit_first", "shard", "spot", "devices", "share_devices", "hang_timeout", "cache", "cache_dir", "run_id",
         "resume", "report_dir", "baseline", "accept_changes", "keep_going", "noise", "noise_cases", "executor", "ray_address",
+        "as_chat",
     }
 )  # fmt: skip
 """Options that are about runs and their records; all others, further backends' included, are options of this command too."""
@@ -41,6 +42,7 @@ OF_RUNS = frozenset(
     examples=[
         'evalharness generate --model fixtures/checkpoints/final --image photo.jpg --prompt "What is on this photo?"',
         "evalharness generate --backend hf,vllm --file requests.jsonl --json > answers.jsonl",
+        'evalharness generate --model base --bare --prompt "The capital of France is"',
         "evalharness generate --prompt - --temperature 0.7 --num-samples 3 < question.txt",
         "evalharness generate --image photo.jpg --file dense.jsonl --overlay objects.png",
     ],
@@ -60,6 +62,7 @@ OF_RUNS = frozenset(
     metavar="JSONL",
     help='Requests, one per line: {"prompt": …} or {"messages": […]}, with id, system, images, options (default: the one of --prompt)',
 )
+@click.option("--bare", is_flag=True, help="Send prompts as bare texts that the model continues (default: as a chat, by its template)")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable (default: none)")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per answer (default: formatted text)")
 @click.option(
@@ -77,6 +80,7 @@ def generate(
     images: Sequence[Path],
     system: str | None,
     path: Path | None,
+    bare: bool,
     stop: Sequence[str],
     as_json: bool,
     overlay: Path | None,
@@ -92,7 +96,7 @@ def generate(
 
     run = resolve_options(options)
     check_combinations(run)
-    questions = _read_requests(prompt, images, system, path)
+    questions = _read_requests(prompt, images, system, path, bare)
     _check_overlay(overlay, questions, run)
     specs = engine_specs(run, project_root(Path.cwd()), _notice)
     for choice in choices_of_auto(specs):
@@ -108,15 +112,15 @@ def generate(
     return BROKEN if "error" in outcomes else NOT_PASSED if "invalid" in outcomes else DONE
 
 
-def _read_requests(prompt: str | None, images: Sequence[Path], system: str | None, path: Path | None) -> list[OneOff]:
+def _read_requests(prompt: str | None, images: Sequence[Path], system: str | None, path: Path | None, bare: bool) -> list[OneOff]:
     if (prompt is None) == (path is None):
         raise ConfigError("give either --prompt TEXT (--prompt - for standard input) or --file REQUESTS.jsonl")
     if path is not None:
         if images or system is not None:
             raise ConfigError("--image and --system go with --prompt; a request of --file has its own images and system")
-        return read_one_offs(path)
+        return read_one_offs(path, bare=bare)
     assert prompt is not None
-    return [one_off(sys.stdin.read() if prompt == "-" else prompt, system=system, images=images)]
+    return [one_off(sys.stdin.read() if prompt == "-" else prompt, system=system, images=images, bare=bare)]
 
 
 def _check_overlay(overlay: Path | None, questions: Sequence[OneOff], run: RunConfig) -> None:
@@ -208,33 +212,42 @@ class OneOff:
     """One request outside any eval; `options` are those of its line in the file, by name."""
 
     id: str
-    request: Chat
+    request: Chat | CompletionRequest
     images: tuple[Path, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def one_off(prompt: str, *, system: str | None = None, images: Sequence[Path] = (), name: str = "prompt") -> OneOff:
-    """Return the request of one user turn, images first. Raises `ConfigError` for an empty prompt, `ImageError` for a bad image."""
+def one_off(prompt: str, *, system: str | None = None, images: Sequence[Path] = (), name: str = "prompt", bare: bool = False) -> OneOff:
+    """Return the request of one user turn, images first, or of a bare text.
+
+    Raises `ConfigError` for an empty prompt and for a bare one with more than text, `ImageError` for a bad image.
+    """
     if not prompt.strip():
         raise ConfigError("the prompt is empty; give --prompt TEXT, or --prompt - for standard input")
+    if bare:
+        if images or system is not None:
+            raise ConfigError("--bare is for a text alone: images and a system message need a chat; leave one of them out")
+        return OneOff(name, CompletionRequest(prompt))
     turns = [user_turn(prompt, len(images))]
     if system is not None:
         turns.insert(0, {"role": "system", "content": system})
     return OneOff(name, _request(turns, images), tuple(images))
 
 
-def read_one_offs(path: Path) -> list[OneOff]:
+def read_one_offs(path: Path, *, bare: bool = False) -> list[OneOff]:
     """Return the requests of a JSONL file. Raises `ConfigError` naming the line that is wrong."""
     if not path.is_file():
         raise ConfigError(f"{path} is not a file; the nearest folder that exists is {nearest_folder(path)}")
-    requests = [_question(row, number) for number, row in rows_of_file(path, _KEYS)]
+    requests = [_question(row, number, bare) for number, row in rows_of_file(path, _KEYS)]
     if not requests:
         raise ConfigError(f"{path} holds no request; write one JSON object per line, with {', '.join(_KEYS)}")
     return requests
 
 
-def _question(row: PromptRow, number: int) -> OneOff:
+def _question(row: PromptRow, number: int, bare: bool) -> OneOff:
     values, where, paths = row.values, row.where, row.image_paths()
+    if bare and values.keys() & {"messages", "system", "images"}:
+        raise ConfigError(f"{where} is a chat, and --bare is for a prompt alone; leave --bare out, or ask it apart")
     if "messages" in values and "system" in values:
         raise ConfigError(f"{where} has messages and system; put the system turn into messages")
     for key in ("id", "prompt", "system"):
@@ -245,7 +258,7 @@ def _question(row: PromptRow, number: int) -> OneOff:
         GenerationOptions.from_mapping(options)  # refuses unknown ones
         if "messages" in values:
             return OneOff(name, _request(values["messages"], paths), paths, options)
-        return replace(one_off(values["prompt"], system=values.get("system"), images=paths, name=name), options=options)
+        return replace(one_off(values["prompt"], system=values.get("system"), images=paths, name=name, bare=bare), options=options)
     except (ContractTypeError, ContractValueError) as error:
         raise ConfigError(f"{where}: {error}") from error
 

@@ -113,12 +113,11 @@ def engine_specs(
             if info.base is not None:  # of several adapters, and maybe evaluated itself: it is read once
                 info = replace(info, base=seen.setdefault(info.base.path, info.base))
             infos.append(seen.setdefault(path, info))
-        for info in infos:
-            if not info.has_chat_template:
-                raise CheckpointError(
-                    f"checkpoint {info.path} has no chat template, so it cannot be asked; "
-                    "copy the chat_template.jinja of the checkpoint that it was trained from into it"
-                )
+        for path in dict.fromkeys(info.path for info in infos if not info.has_chat_template):
+            on_notice(
+                f"checkpoint {path} has no chat template, so only bare texts can be asked (CompletionRequest); "
+                "for chats copy the chat_template.jinja of the checkpoint that it was trained from into it"
+            )
         backends = _backends(run, infos, chosen or {})
         for path, own_name, info, stamp in zip(paths, name_checkpoints(paths), infos, stamps, strict=True):
             for backend, _ in backends[path]:

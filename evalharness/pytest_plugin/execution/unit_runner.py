@@ -169,7 +169,7 @@ class UnitRunner:
             if isinstance(made, GenerationFailure):
                 self._finish(case, sample, made)
             elif scored is not None and sample not in samples:
-                self._finish(case, sample, scored)
+                self._finish(case, sample, scored, {"in_step": True})
             else:
                 self.pending.add(PendingRequest(case, None, sample, made, options, samples.get(sample)))
 
@@ -233,8 +233,8 @@ class UnitRunner:
             self.results.add_step(case.case.id, [result for result in outcomes if isinstance(result, GenerationResult)])
             self._add(case, self._made(case, lambda: case.go_on(outcomes)))
 
-    def _finish(self, case: CaseRequest, sample: int, outcome: Outcome, copied: OutcomeLine | None = None) -> None:
-        place: OutcomeLine = {"sample": sample, **(copied or {})}
+    def _finish(self, case: CaseRequest, sample: int, outcome: Outcome, origin: OutcomeLine | None = None) -> None:
+        place: OutcomeLine = {"sample": sample, **(origin or {})}
         if case.in_steps:
             place["steps"] = [len(step.requests) for step in case.steps]
         self._journal.write(case.case.id, place, outcome)

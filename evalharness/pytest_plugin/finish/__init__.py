@@ -201,10 +201,9 @@ def _load_functions(config: pytest.Config, evals: Mapping[str, EvalLine], proble
         with noting_failure(f"{path}: its functions for the end of the run", problems, "cannot be loaded"):
             module = state.registry.modules.get(path)
             given = (module and module.marker) or _imported_marker(config, path)
-            asked: dict[str, Any] = {name: given.get(name) for name in ("aggregate", "across", "tables", "outputs")}
+            asked: dict[str, Any] = {name: given.get(name) for name in ("aggregate", "across", "tables", "outputs", "suite")}
             data_dir = data_folder(given.get("data"), state.context.run, state.context.root)
-            more = {"draws": given.get("draws", 0), "suite": given.get("suite")}
-            loaded.append(EvalFunctions(entry["name"], path, data_dir, **asked, **more))
+            loaded.append(EvalFunctions(entry["name"], path, data_dir, **asked, draws=given.get("draws", 0)))
     return loaded
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import math
 import os
 import shutil
@@ -25,10 +26,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from evalharness.api.errors import BackendError, ImageError
+from evalharness.api.errors import BackendError, EvalHarnessError, ImageError
 from evalharness.api.images import FORMATS, load_image
+from evalharness.data.image_columns import recorded_image
 from evalharness.report.text import markdown_cell, one_line
-from evalharness.runs.schema import Generation, entries_of
+from evalharness.runs.schema import Generation, entries_of, text_of
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont, ImageFont as BitmapFont
@@ -42,17 +44,20 @@ _QUALITIES = (76, 55, 35)
 
 
 class PictureFile(NamedTuple):
-    """Where a picture lies, and what its content must hash to."""
+    """Where a picture lies, and what its content must hash to; `stored`: its address inside a file of rows, as JSON."""
 
     path: str
     sha256: str
+    stored: str = ""
 
 
 def picture_files(generation: Generation) -> Iterator[PictureFile]:
     """Yield the files of a generation's pictures, in the order in which it was shown them; unknown ones are left out."""
     for image in entries_of(generation.get("images")):
-        path, sha256 = image.get("path"), image.get("file_sha256") or image.get("sha256")
-        if isinstance(path, str) and isinstance(sha256, str):
+        path, stored, sha256 = image.get("path"), image.get("stored"), image.get("file_sha256") or image.get("sha256")
+        if isinstance(sha256, str) and isinstance(stored, Mapping):
+            yield PictureFile(text_of(stored.get("file")), sha256, json.dumps(stored))
+        elif isinstance(path, str) and isinstance(sha256, str):
             yield PictureFile(path, sha256)
 
 
@@ -93,10 +98,10 @@ def small_copy(file: PictureFile, edge: int, most: int) -> bytes | None:
 def _content(file: PictureFile) -> bytes | None:
     try:
         about = Path(file.path).stat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_FILE_BYTES:
+        if not stat.S_ISREG(about.st_mode) or (about.st_size > MAX_FILE_BYTES and not file.stored):
             return None
-        content = Path(file.path).read_bytes()
-    except (OSError, ValueError):
+        content = recorded_image(json.loads(file.stored)) if file.stored else Path(file.path).read_bytes()
+    except (OSError, ValueError, EvalHarnessError):
         return None
     return content if hashlib.sha256(content).hexdigest() == file.sha256 else None
 

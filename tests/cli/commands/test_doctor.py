@@ -81,7 +81,6 @@ def test_a_training_run_stands_for_its_checkpoints_with_their_steps(capsys: pyte
     [
         pytest.param({}, "does not exist; the nearest folder", id="missing"),
         pytest.param({**GOOD, "model.safetensors": b""}, "is empty (0 bytes)", id="empty-weights"),
-        pytest.param({**GOOD, "tokenizer_config.json": {}}, "no chat template", id="no-template"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_used_is_a_problem(
@@ -92,6 +91,12 @@ def test_a_checkpoint_that_cannot_be_used_is_a_problem(
     found = checks(capsys, "broken", code=NOT_PASSED)
     [problem] = [check for check in found.values() if check["status"] == "problem"]
     assert message in problem["text"]
+
+
+def test_a_checkpoint_without_a_chat_template_takes_bare_texts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(tmp_path / "base", {**GOOD, "tokenizer_config.json": {}})
+    found = checks(capsys, "base")[str(tmp_path / "base")]
+    assert (found["status"], "no chat template: it takes bare texts only" in found["text"]) == ("warning", True)
 
 
 def test_settings_that_cannot_be_read_are_a_problem(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -60,6 +60,12 @@ class TestAnswers:
         assert row["options"]["max_new_tokens"] == 3
         assert row["timing"].keys() == {"load_s", "finished_after_s"}
 
+    def test_a_bare_text_goes_without_a_template(self, capsys: pytest.CaptureFixture[str]) -> None:
+        Path("requests.jsonl").write_text('{"prompt": "from a file"}')
+        for arguments in (["--prompt", "a text"], ["--file", "requests.jsonl"]):
+            [row] = answers(capsys, *arguments, "--bare")
+            assert row["generation"]["prompt_text"] in ("a text", "from a file")
+
     def test_a_dash_reads_the_prompt_from_standard_input(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
         assert answers(capsys, "--prompt", "-")[0]["generation"]["text"] == "from a pipe"
@@ -140,6 +146,7 @@ class TestRefusals:
         [
             pytest.param([], "give either --prompt TEXT", id="no-question"),
             pytest.param(["--prompt", " "], "the prompt is empty", id="empty"),
+            pytest.param(["--prompt", "x", "--bare", "--system", "y"], "--bare is for a text alone", id="bare-with-system"),
             pytest.param(["--prompt", "x", "--file", "f"], "give either --prompt TEXT", id="both"),
             pytest.param(["--file", "nowhere.jsonl"], "nowhere.jsonl is not a file; the nearest folder", id="no-file"),
             pytest.param(["--file", "f.jsonl", "--image", "x.png"], "--image and --system go with --prompt", id="image-of-a-file"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image, ImageFont
 
-from evalharness.api.images import image_sha256
+from evalharness.api.images import image_file, image_sha256
+from evalharness.data import cases_from
 from evalharness.report.html import pictures as overlays
 from evalharness.report.html.pictures import MAX_BYTES, PictureFile, Shape, index_entry, overlay, picture_files, small_copies, small_copy
 
@@ -48,6 +52,22 @@ def test_a_file_of_a_format_that_is_not_opened_is_not_shown(tmp_path: Path, monk
     monkeypatch.setattr("subprocess.check_call", lambda *_: pytest.fail("a program was started"))
     Image.new("RGB", (40, 20), "red").save(tmp_path / "a.png", "EPS")
     assert small_copy(PictureFile(str(tmp_path / "a.png"), image_sha256(tmp_path / "a.png")), 320, 20_000) is None
+
+
+def test_a_picture_inside_a_file_of_rows_is_shown(tmp_path: Path) -> None:
+    _photo(tmp_path / "a.png")
+    text = base64.b64encode((tmp_path / "a.png").read_bytes()).decode()
+    (tmp_path / "rows.csv").write_text(f"n,picture\n1,\n2,{text}\n")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"n": 1, "picture": [None, f"data:image/png;base64,{text}"]}))
+    for name, at in (("rows.csv", 1), ("rows.jsonl", 0)):
+        image = list(cases_from(name, image="picture")(tmp_path))[at].images[0]
+        recorded: Any = {"images": [{"sha256": image_sha256(image), **image_file(image)}]}
+        (file,) = picture_files(recorded)
+        assert small_copy(file, 320, 20_000) is not None
+        assert small_copy(file._replace(sha256="0" * 64), 320, 20_000) is None
+        address = json.loads(file.stored)
+        for wrong in ({"place": "-1"}, {"place": str(10**40)}, {"place": "x"}, {"column": "n"}, {"column": ["n"]}, {"file": "/dev/zero"}):
+            assert small_copy(file._replace(stored=json.dumps({**address, **wrong})), 320, 20_000) is None
 
 
 @pytest.mark.parametrize("what", ["changed", "gone", "folder", "pipe", "no picture", "nul in its path", "too large"])

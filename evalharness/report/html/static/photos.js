@@ -30,7 +30,8 @@ function photosOf(row, data) {
   const urls = (index.pictures[row] ?? []).map((number) => pictureUrl(`picture-${number}`));
   const images = imagesOf(data);
   const gone = (text) => el("p", { class: "muted small" }, text);
-  if (!urls.length && !shapes) return generationsOf(data)[0]?.images?.length ? gone("The image is not shown: its path was not recorded.") : null;
+  const unknown = "The image is not shown: its path was not recorded.";
+  if (!urls.length && !shapes) return generationsOf(data)[0]?.images?.length ? gone(unknown) : null;
   const photos = urls.length ? urls : [null];
   const nodes = photos.map((url, place) => {
     const drawn = place === 0 ? shapes : null;
@@ -41,7 +42,7 @@ function photosOf(row, data) {
   });
   const box = el("div", {}, el("div", { class: `photos${nodes.length === 1 ? " is-one" : ""}` }, nodes));
   if (shapes) box.append(photoTools(box, shapes));
-  if (shapes && !urls[0]) box.append(gone("The image is not shown: it is gone or has changed."));
+  if (shapes && !urls[0]) box.append(gone(urls.length ? "The image is not shown: it is gone or has changed." : unknown));
   return box;
 }
 
