@@ -49,7 +49,7 @@ class BoundedPattern:
             starts = text.count(self._prefix)
         elif self._prefix and text.isascii():  # beyond ASCII two characters may be one letter
             starts = text.lower().count(self._prefix.lower())
-        return len(text) + starts * _ways(self._items, len(text), is_last=True)
+        return len(text) + (starts and starts * _ways(self._items, len(text), is_last=True))
 
     def matches(self, text: str) -> list[str | tuple[str, ...]]:
         """Return what `findall` does: the matches, or their groups."""

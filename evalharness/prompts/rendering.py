@@ -22,6 +22,7 @@ Field: TypeAlias = "str | Callable[[Row], Any]"
 """Jinja, the name of a column, or a function of the row."""
 Answer: TypeAlias = "str | int | list[str]"
 _NAME = re.compile(r"[^\W\d][\w.-]*")
+_PLACE = re.compile(r"[0-9]{1,9}")
 _CONSTANT = ("description", "prefill")
 """Fields in which one word is more likely a text than a misspelt column."""
 
@@ -57,7 +58,7 @@ def text_of(field: Field, row: Row, what: str) -> str:
 def answer_of(field: Field | int, row: Row, choices: Sequence[str] | None, what: str) -> Answer:
     """Return the right answer of a row: a text, the place of a choice (from 0), or a list of right texts."""
     value = field if isinstance(field, int) else _value(field, row, what)
-    if isinstance(value, str) and value.isdigit() and choices is not None and not _is_column(field, row):
+    if isinstance(value, str) and _PLACE.fullmatch(value) and choices is not None and not _is_column(field, row):
         value = int(value)
     if isinstance(value, str) and len(value) > 1 and (value[0], value[-1]) == ("[", "]") and not _is_column(field, row):
         value = _literal(value) or value

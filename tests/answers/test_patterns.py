@@ -29,6 +29,7 @@ LONG = 40_000
         r"\\boxed\{(.*)\}",
         r"\b(yes|no)\b",
         r"(?<=is )\w+",
+        r"#### (a+)+b",  # the text holds no place to begin at
     ],
 )
 def test_usual_patterns_run_at_once_on_long_texts(pattern: str) -> None:

@@ -94,6 +94,8 @@ def test_a_row_without_what_a_field_needs_is_invalid_and_says_so(field: str, pro
         ("{{['x', 'y']}}", None, ["x", "y"]),
         ("[not a list", None, "[not a list"),
         ("{{broken}}", None, "[1"),
+        ("{{'²'}}", ["a", "b"], "²"),  # a digit to Python, and no number
+        ("{{'9' * 5000}}", ["a", "b"], "9" * 5000),
     ],
 )
 def test_a_target_is_a_text_a_place_or_several_texts(field: Any, choices: Any, answer: Any) -> None:
@@ -248,6 +250,8 @@ def test_shots_may_be_written_otherwise_than_the_question() -> None:
         (lambda: shots_of(within="dek"), ConfigError, r"the case has no column 'dek'; did you mean 'deck'\?"),
         (lambda: shots_of(balance="knd"), ConfigError, r"few_shot's pool has no column 'knd'; did you mean 'kind'\?"),
         (lambda: shots_of(rows=[1, 2]), ContractTypeError, "pool must hold rows"),
+        (lambda: shots_of(rows=5), ContractTypeError, "pool must be a file, rows or a function like an eval's cases, got 5"),
+        (lambda: few_shot(ROWS, 1, delimiter=5), ContractTypeError, r"few_shot\.delimiter must be a str, got 5"),  # type: ignore[arg-type]
         (lambda: template("q", shots=few_shot(ROWS, 1))(case()), ConfigError, r"shots need their answers; give template\(…, target=…\)"),
         (lambda: template("q").choices_of(case()), ConfigError, "this template has no choices"),
         (lambda: template("q").target_of(case()), ConfigError, "this template has no target"),
