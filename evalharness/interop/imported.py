@@ -20,6 +20,7 @@ from evalharness.analysis.slice_gates import refuse_unknown_slices, slice_of
 from evalharness.api.checks import first_names, is_deeper
 from evalharness.api.errors import BROKEN, ConfigError, RecordError, did_you_mean
 from evalharness.config import RunConfig
+from evalharness.config.sources import project_root
 from evalharness.report.text import printable
 from evalharness.runs.command_line import shown_command
 from evalharness.runs.journal import Journal, encode
@@ -217,7 +218,7 @@ def _tags(sample: Sample, tags: Sequence[str]) -> dict[str, str]:
 def _regression_judge(run: RunConfig, facts: RunFile, records: RunRecords, rows: Sequence[Any]) -> Callable[..., GateVerdict] | None:
     if run.baseline is None:
         return None
-    path = find_baseline(run.baseline, root=Path.cwd(), base=Path.cwd(), report_dir=Path(run.report_dir))
+    path = find_baseline(run.baseline, root=project_root(Path.cwd()), base=Path.cwd(), report_dir=Path(run.report_dir))
     return RegressionJudge(path, facts, None, anyway=run.accept_changes, num_gates=num_regression_gates(records.evals, rows))
 
 
