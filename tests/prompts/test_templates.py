@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from evalharness.answers.bounded import BoundedFunction
 from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, RequestError
 from evalharness.api.requests import CompletionRequest, TextGenerationRequest, VlmGenerationRequest
@@ -69,8 +70,9 @@ def test_a_field_is_jinja_a_column_or_a_function(field: Any, text: str) -> None:
         ("{{quesion}}", r"text: 'quesion' is undefined; did you mean 'question'\? the row has: question, n"),
         ("{{question.x.y}}", "text: 'str object' has no attribute 'x'"),
         ("{{1 / n}}", "text makes no text of this row: ZeroDivisionError"),
-        ("{{('a' * 999)|regex_replace('', 'b' * 99999)}}", "text makes no text of this row: TemplateLimit"),
-        ("{{question|regex_replace('(', '')}}", "text makes no text of this row: error: missing"),
+        ("{{('a' * 999)|regex_replace('', 'b' * 99999)}}", "the pattern '' is replaced by more than 16777216 characters"),
+        ("{{('a' * 40)|regex_replace('(a+)+b', '')}}", "regex_replace: the pattern .* was given up on a text of 40 characters"),
+        ("{{question|regex_replace('(', '')}}", "text makes no text of this row: .*'.' is not a regular expression: missing"),
         ("{% macro f() %}{{f()}}{% endmacro %}{{f()}}", "text makes no text of this row: RecursionError"),
         ("{{'x' * 10 ** 12}}", "text makes no text of this row: TemplateLimit"),
         ("{{question.__class__.__mro__}}", "text makes no text of this row: SecurityError"),
@@ -78,7 +80,9 @@ def test_a_field_is_jinja_a_column_or_a_function(field: Any, text: str) -> None:
         ("quesion", r"text is .quesion., no column of the row; did you mean .question.\? it has: question, n"),
     ],
 )
-def test_a_row_without_what_a_field_needs_is_invalid_and_says_so(field: str, problem: str) -> None:
+def test_a_row_without_what_a_field_needs_is_invalid_and_says_so(monkeypatch: pytest.MonkeyPatch, field: str, problem: str) -> None:
+    bounded = BoundedFunction("evalharness.answers.patterns:run_pattern", limit_s=0.2)
+    monkeypatch.setattr("evalharness.answers.patterns._elsewhere", bounded)
     with pytest.raises(RequestError, match=problem):
         text_of(field, {"question": "", "n": 0}, "text")
 
