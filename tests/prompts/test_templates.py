@@ -107,6 +107,8 @@ def test_a_target_is_a_text_a_place_or_several_texts(field: Any, choices: Any, a
 
 
 def test_a_place_beyond_the_choices_and_choices_that_are_none_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"target must be a text, .* or a list of texts, got \[\]"):
+        answer_of("texts", {"texts": []}, None, "target")
     with pytest.raises(RequestError, match="target is 2, and there are the choices 0 to 1"):
         answer_of("n", {"n": 2}, ["a", "b"], "target")
     assert choices_of("{{[a, b]}}", {"a": "it's", "b": '"x"'}, "choices") == ["it's", '"x"']
