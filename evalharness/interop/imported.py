@@ -20,6 +20,7 @@ from evalharness.analysis.slice_gates import refuse_unknown_slices, slice_of
 from evalharness.api.checks import first_names, is_deeper
 from evalharness.api.errors import BROKEN, ConfigError, RecordError, did_you_mean
 from evalharness.config import RunConfig
+from evalharness.config.sources import project_root
 from evalharness.report.text import printable
 from evalharness.runs.command_line import shown_command
 from evalharness.runs.journal import Journal, encode
@@ -219,7 +220,7 @@ def _baseline(run: RunConfig) -> Path | None:
     """Return the path of the baseline, if one was given. Raises `BaselineError` for one that is not there."""
     if run.baseline is None:
         return None
-    path = find_baseline(run.baseline, root=Path.cwd(), base=Path.cwd(), report_dir=Path(run.report_dir))
+    path = find_baseline(run.baseline, root=project_root(Path.cwd()), base=Path.cwd(), report_dir=Path(run.report_dir))
     check_baseline(path)
     return path
 

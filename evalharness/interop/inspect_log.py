@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ _ZSTANDARD = 93
 """The method of compression in a zip file that only Python 3.14 and later read."""
 _LEGAL = "a log of Inspect, .eval or .json, or a folder of them"
 _MEANS = ("accuracy", "mean")
+_DAMAGE = (ValueError, RecursionError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
+"""What reading a file that is no log raises; `RuntimeError` for an archive with a password, or of an unknown method."""
 
 
 def read_inspect(paths: Sequence[Path]) -> Imported:
@@ -72,8 +75,8 @@ def _read(path: Path) -> Mapping[str, Any]:
             log = json.loads(path.read_bytes())
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror or error}; check the path and its permissions") from error
-    except (ValueError, RecursionError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise RecordError(f"{path} is not {_LEGAL} ({error})") from error
+    except _DAMAGE as error:
+        raise RecordError(f"{path} is not {_LEGAL}, or damaged ({str(error) or 'it is cut off'})") from error
     if not isinstance(log, Mapping) or not isinstance(log.get("eval"), Mapping):
         raise RecordError(f"{path} is not {_LEGAL}: it has no 'eval'")
     if not entries_of(log.get("samples")):

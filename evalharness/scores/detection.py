@@ -76,9 +76,11 @@ def average_precision(images: Iterable[tuple[Sequence[Mapping[str, Any]], Sequen
         categories = [{"id": number, "name": label} for label, number in ids.items()]
         truth.dataset = {"images": [{"id": number + 1} for number in range(len(pairs))], "annotations": marks, "categories": categories}
         truth.createIndex()
-        if not found:
-            return dict.fromkeys(METRICS[:3], 0.0)
-        scorer = COCOeval(truth, truth.loadRes(found), "bbox")
+        answers = truth.loadRes(found) if found else COCO()
+        if not found:  # which loadRes does not take
+            answers.dataset = {**truth.dataset, "annotations": []}
+            answers.createIndex()
+        scorer = COCOeval(truth, answers, "bbox")
         scorer.evaluate()
         scorer.accumulate()
         scorer.summarize()
