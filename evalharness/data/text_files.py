@@ -163,7 +163,7 @@ class Json(_Spans):
         if len(lists) > 1:
             raise ConfigError(f"{self.name} holds several lists of objects, {', '.join(lists)}; say whose rows are meant with field=")
         if lists:
-            return _members(text, *lists.values())
+            return _members(text, next(iter(lists.values())))
         if values and all(isinstance(value, dict) for _, value in values.values()):
             return _members(text, begin)
         return iter([(None, begin, len(text.rstrip()), {key: value for key, (_, value) in values.items()})])

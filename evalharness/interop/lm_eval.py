@@ -38,7 +38,8 @@ def read_lm_eval(paths: Sequence[Path], tool: str) -> Imported:
     models = dict.fromkeys(filter(None, map(_model_of, results)))
     if len(models) > 1:
         raise RecordError(f"the files are of several models: {', '.join(models)}; import each of them by itself")
-    tasks = [_task(path, results) for path in files]
+    notices = [] if results else ["no results file lies beside the samples: the model's name and the aggregates are not known"]
+    tasks = [_task(path, results, notices) for path in files]
     first: Mapping[str, Any] = results[0] if results else {}
     config = mapping(first.get("config"))
     settings = {name: config.get(name) for name in ("model", "model_args", "batch_size", "limit", "gen_kwargs") if config.get(name)}
@@ -50,7 +51,7 @@ def read_lm_eval(paths: Sequence[Path], tool: str) -> Imported:
         version=text_of(first.get("lm_eval_version") or first.get("lmms_eval_version")),
         settings=plain(settings),
         template_sha256=text_of(first.get("chat_template_sha")) or None,
-        notices=[] if results else ["no results file lies beside the samples: the model's name and the aggregates are not known"],
+        notices=notices,
     )
 
 
@@ -105,8 +106,8 @@ def _model_of(results: Mapping[str, Any]) -> str:
     return text_of(results.get("model_name") or mapping(results.get("config")).get("model"))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the lines of a file of samples with their numbers; an unfinished last one is left out."""
+def _lines(path: Path, notices: list[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the lines of a file of samples with their numbers; an unfinished last one is left out, with a notice."""
     try:
         with path.open("rb") as file:
             for number, line in numbered_lines(file, path):
@@ -116,6 +117,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                     values = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
                 except (ValueError, RecursionError) as error:
                     if not line.endswith(b"\n"):
+                        notices.append(f"{path.name} is cut off: line {number} is left out, and what may have followed it is not there")
                         return
                     raise RecordError(f"{path}, line {number}, is not JSON ({error}); remove the line") from error
                 if not isinstance(values, Mapping) or "doc_id" not in values:
@@ -125,15 +127,21 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         raise RecordError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from error
 
 
-def _task(path: Path, results: Sequence[Mapping[str, Any]]) -> Task:
-    lines = list(_lines(path))
+def _task(path: Path, results: Sequence[Mapping[str, Any]], notices: list[str]) -> Task:
+    lines = list(_lines(path, notices))
     if not lines:
         raise RecordError(f"{path} holds no sample")
     name = _parts(path)[0] or path.stem
     filters = dict.fromkeys(text_of(values.get("filter")) or _NO_FILTER for _, values in lines)
     samples: dict[str, Sample] = {}
-    for _, values in lines:
+    numbers: dict[tuple[str, str], int] = {}
+    for number, values in lines:
         doc_id = text_of(values["doc_id"])
+        first = numbers.setdefault((doc_id, text_of(values.get("filter"))), number)
+        if first != number:
+            raise RecordError(
+                f"{path}, line {number}, is the doc_id {doc_id} of line {first} again; files of several runs are imported one by one"
+            )
         sample = samples.get(doc_id)
         if sample is None:
             sample = samples[doc_id] = _sample(doc_id, values)

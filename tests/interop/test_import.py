@@ -100,7 +100,12 @@ def test_a_file_of_lmms_eval_is_read_too(reports: Path) -> None:
 def test_a_torn_last_line_is_left_out_and_any_other_named(tmp_path: Path) -> None:
     path = tmp_path / "samples_gsm.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in GSM[:2]) + '{"doc_id": 2, "doc')
-    assert [sample.id for sample in read_lm_eval([path], "lm-eval").tasks[0].samples] == ["0", "1"]
+    read = read_lm_eval([path], "lm-eval")
+    assert [sample.id for sample in read.tasks[0].samples] == ["0", "1"]
+    assert read.notices[-1].startswith("samples_gsm.jsonl is cut off: line 3 is left out")
+    path.write_text((json.dumps(GSM[0]) + "\n") * 2)
+    with pytest.raises(RecordError, match="line 2, is the doc_id 0 of line 1 again"):
+        read_lm_eval([path], "lm-eval")
     path.write_text('{"doc_id": 2, "doc\n' + json.dumps(GSM[0]) + "\n")
     with pytest.raises(RecordError, match="samples_gsm.jsonl, line 1, is not JSON"):
         read_lm_eval([path], "lm-eval")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -56,4 +57,6 @@ def import_(tool: str, files: tuple[Path, ...], column: str | None, tags: tuple[
     renew_index(tables.run_dir)
     print(terminal_summary(tables))
     print(f"report: {tables.run_dir / 'report.md'}")
+    for notice in read.notices:
+        print(f"evalharness: {notice}", file=sys.stderr)
     return done["exit_code"]
