@@ -20,6 +20,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evalharness.api.checks import check_sequence
 from evalharness.api.errors import ContractValueError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationResult
@@ -72,6 +73,7 @@ def choice_scores(
 
     `ContractValueError` for a gold that is no choice, an empty choice, and a result without a value for each token.
     """
+    check_sequence("choices", choices, "texts")
     if len(results) == 2 * len(choices) and not unconditional:
         results, unconditional = results[: len(choices)], results[len(choices) :]
     for name, given in (("results", results), *((("unconditional", unconditional),) if unconditional else ())):
@@ -123,6 +125,8 @@ def _right_places(gold: int | str | Sequence[int], choices: Sequence[str]) -> fr
 
 def _sum_of(result: GenerationResult | float, choice: str) -> float:
     if not isinstance(result, GenerationResult):
+        if not result < math.inf:
+            raise ContractValueError(f"{choice[:80]!r} cannot be weighed: {result!r} is no sum of log-probabilities")
         return float(result)
     if not result.logprobs or None in result.logprobs:
         raise ContractValueError(f"{choice[:80]!r} cannot be weighed: nothing stands before its first token; give the prompt a beginning")
