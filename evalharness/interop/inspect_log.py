@@ -21,7 +21,7 @@ from evalharness.runs.schema import entries_of, mapping, text_of
 
 _VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 _REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "length", "tool_calls": "tool"}
-_LARGEST = 2 << 30
+_LARGEST = 1 << 28
 _ZSTANDARD = 93
 """The method of compression in a zip file that only Python 3.14 and later read."""
 _LEGAL = "a log of Inspect, .eval or .json, or a folder of them"

@@ -75,12 +75,14 @@ def _expressions(row: Mapping[str, Any], file: RowFile, boxes: Mapping[int, list
 
 
 def _found(folder: Path, name: str) -> Path:
-    """Return where an image lies: at its path from the file's folder or from one around it, or in the folder by its name alone.
+    """Return where an image lies: at its path or the end of it in the file's folder or one around it, or beside the file by its name alone.
 
-    Qwen-VL's files name images from the folder in which its scripts run.
+    Qwen-VL's files name images from the folder in which its scripts run (`data/coco/train2014/….jpg`).
     """
     around = [folder, *folder.absolute().parents[:3]]
-    places = [*(place / name for place in around), folder / Path(name).name]
+    parts = Path(name).parts
+    ends = [Path(*parts[start:]) for start in range(len(parts) - 1)]
+    places = [*(place / end for end in ends for place in around), folder / Path(name).name]
     return next((place for place in places if place.is_file()), folder / name)
 
 

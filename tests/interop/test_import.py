@@ -116,6 +116,7 @@ def test_a_torn_last_line_is_left_out_and_any_other_named(tmp_path: Path) -> Non
         (["--tag", "kin"], "no sample has the column 'kin'; did you mean 'kind'? they have: gold, question, kind"),
         (["--gate", "acc[kind=*] >= 1", "--tag", "gold"], "no case has the tag 'kind'"),
         (["--gate", "acc => 1"], "did you mean '>=' in place of '=>'?"),
+        (["--gate", "drop(acc) <= 0", "--baseline", "gone"], "baselines/gone.json does not exist; create it with: evalharness bless"),
     ],
 )
 def test_what_is_misspelt_is_refused(reports: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ def test_a_benchmark_is_the_same_in_each_of_its_layouts(name: str) -> None:
     comparable = [{key: str(value) if key == "label" else value for key, value in row.items() if key != "set"} for row in first]
     for rows in others:
         assert [{key: str(value) if key == "label" else value for key, value in row.items() if key != "set"} for row in rows] == comparable
+
+
+def test_the_folders_of_the_authors_archive_are_found_among_other_benchmarks(tmp_path: Path) -> None:
+    for split in ("dev", "test"):
+        shutil.copytree(ROWS / "mmlu" / split, tmp_path / "mmlu" / "data" / split)
+    shutil.copytree(ROWS / "gsm8k", tmp_path / "gsm8k")
+    assert rows_of("mmlu", str(tmp_path)) == rows_of("mmlu", "mmlu")
 
 
 def test_the_files_are_those_of_the_script(tmp_path: Path) -> None:

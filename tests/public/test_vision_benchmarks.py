@@ -212,6 +212,16 @@ def test_expressions_of_refcoco_are_asked_and_scored_as_by_lmms_eval(folder: str
             assert judged("refcoco", case, answer)["acc_50_best"] == theirs.refcoco_grounding_acc05([result]), answer
 
 
+@pytest.mark.parametrize("photos", ["train2014", "../train2014", "."])
+def test_photos_of_refcoco_are_found_by_the_end_of_their_path(photos: str, tmp_path: Path) -> None:
+    rows = tmp_path / "boxes" / "refcoco_val.jsonl"
+    rows.parent.mkdir()
+    shutil.copy(ROWS / "refcoco_qwen" / rows.name, rows)
+    shutil.copytree(ROWS / "refcoco_qwen" / "data" / "coco" / "train2014", rows.parent / photos, dirs_exist_ok=True)
+    for data in (rows, rows.parent):
+        assert all(image.is_file() for case in cases_of("refcoco", str(data)) for image in case.images)
+
+
 def test_contractions_and_numbers_are_those_of_the_server(request: pytest.FixtureRequest) -> None:
     request.node.user_properties.append(("starts", "lmms-eval"))  # .ci/require_ran.py: CI has it, and skips nothing
     theirs = lmms_eval("tasks._task_utils.vqa_eval_metric").EvalAIAnswerProcessor
