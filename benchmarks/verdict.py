@@ -91,12 +91,15 @@ def _field(option: str) -> str:
 
 def prepare(folder: Path, shape: str, num_cases: int) -> None:
     """Write checkpoint and prompts; the prompts end with different ids, so that all answers differ."""
-    (folder / "checkpoint-0").symlink_to(prepare_chain(folder, shape))
+    if not (folder / "checkpoint-0").exists():
+        (folder / "checkpoint-0").symlink_to(prepare_chain(folder, shape))
     chain, draw = Chain(json.loads((folder / "checkpoint-0" / "config.json").read_text("utf-8"))["vocab_size"]), Random(0)
-    with (folder / "prompts.jsonl").open("w", encoding="utf-8") as lines:
+    unfinished = folder / "prompts.jsonl.new"
+    with unfinished.open("w", encoding="utf-8") as lines:
         for number in range(num_cases):
             ids = [draw.randrange(5, FIRST_PLAIN) for _ in range(draw.randint(*PROMPT_TOKENS))]
             lines.write(json.dumps({"id": f"text-{number:05}", "ids": [*ids, chain.start(number, num_cases)]}) + "\n")
+    unfinished.rename(folder / "prompts.jsonl")
 
 
 def run_way(folder: Path, kind: str, way: Way, more: Sequence[str], card: str | None = None) -> dict[str, Any]:
@@ -225,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("steps", nargs="*", default=["run", "table"], help="run, table (default: both)")
-    parser.add_argument("--kind", choices=("shipped", *KINDS), default="text-4b")
+    parser.add_argument("--kind", choices=("shipped", *(kind for kind in KINDS if kind.startswith("text"))), default="text-4b")
     parser.add_argument("--cases", type=int, default=6144, help="Chats of the full set (default: 6144)")
     parser.add_argument("--limit-s", type=float, default=230, help="Start nothing that would end later (default: 230)")
     parser.add_argument("--only", nargs="+", default=[], help="Levers to run, such as certain all (default: every one)")
@@ -238,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if given.raw_of is not None:
         values = raw_shipped(given.raw_of) if given.kind == "shipped" else raw(folder, 1)
-        (folder / "raw.json").write_text(json.dumps(values), encoding="ascii")
+        (folder / f"raw-{given.raw_of}.json").write_text(json.dumps(values), encoding="ascii")
         return
     if "run" in given.steps:
         if given.kind != "shipped" and not (folder / "prompts.jsonl").exists():
@@ -295,7 +298,7 @@ def _steps(folder: Path, given: argparse.Namespace) -> Iterator[tuple[str, Any]]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=_on(card))
         if done.returncode:
             raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-        return {**json.loads((folder / "raw.json").read_text("ascii")), "wall_s": time.perf_counter() - started}
+        return {**json.loads((folder / f"raw-{name}.json").read_text("ascii")), "wall_s": time.perf_counter() - started}
 
     names = dict.fromkeys(candidate for _, candidate in SHIPPED) if given.kind == "shipped" else [""]
     for name in names:

@@ -93,7 +93,10 @@ def _of_aggregate(gate: Gate, base: Side, candidate: Side, now: float, key: tupl
     moved = f"{number_text(before)} → {number_text(now)}"
     if value is None:
         return _without_value(
-            gate, number, base, f"{moved}, but the difference has no interval: both runs need draws=400 in the eval's marker"
+            gate,
+            number,
+            base,
+            f"{moved}, but the difference has no interval: both need draws=400 in the eval's marker, and a baseline's file has none",
         )
     what = f"{gate.end} end of the interval " if gate.end else ""
     reason = "" if gate.holds(value) else f"{what}{shortfall(gate, value)}: {moved}"
@@ -127,7 +130,8 @@ def _verdict(gate: Gate, pairs: Sequence[Pair], noises: Sequence[Noise], num_sli
     if floor is not None:
         verdict["floor"] = floor
     if is_noise and floor is not None:
-        near = f"{number_text(value)} is within noise of the threshold"
+        side = "below" if value < gate.threshold else "above"
+        near = f"{number_text(value)} is {number_text(abs(value - gate.threshold))} {side} the threshold, within noise"
         verdict["within_noise"] = [f"{near}: two runs of one checkpoint differ by up to {number_text(floor)}"]
     return verdict
 

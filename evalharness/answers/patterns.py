@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -49,26 +49,31 @@ class BoundedPattern:
             starts = text.count(self._prefix)
         elif self._prefix and text.isascii():  # beyond ASCII two characters may be one letter
             starts = text.lower().count(self._prefix.lower())
-        return len(text) + starts * _ways(self._items, len(text), is_last=True)
+        return len(text) + (starts and starts * _ways(self._items, len(text), is_last=True))
 
     def matches(self, text: str) -> list[str | tuple[str, ...]]:
         """Return what `findall` does: the matches, or their groups."""
-        found: list[Any] = self._run("findall", text)
+        found: list[Any] = self._run(find_all, text)
         return [tuple(match) if isinstance(match, list) else match for match in found]
 
-    def remove(self, text: str) -> str:
-        """Return the text without what matches."""
-        removed: str = self._run("sub", "", text)
-        return removed
+    def replace(self, text: str, replacement: str = "", count: int = 0, most: int | None = None) -> str:
+        """Return the text with its matches, or the first `count`, replaced as `re.sub` does.
 
-    def _run(self, method: str, *arguments: str) -> Any:
-        if self.steps(arguments[-1]) <= MAX_STEPS:
-            return getattr(self._compiled, method)(*arguments)
+        `EvalHarnessError` where what replaces them has more than `most` characters.
+        """
+        replaced: str | None = self._run(replace_all, text, replacement, count, most)
+        if replaced is None:
+            raise EvalHarnessError(f"the pattern {self._compiled.pattern!r} is replaced by more than {most} characters")
+        return replaced
+
+    def _run(self, search: Callable[..., Any], text: str, *arguments: Any) -> Any:
+        if self.steps(text) <= MAX_STEPS:
+            return search(self._compiled, text, *arguments)
         try:
-            return _elsewhere(self._compiled.pattern, self._compiled.flags, method, *arguments)
+            return _elsewhere(search.__name__, self._compiled.pattern, self._compiled.flags, text, *arguments)
         except OutOfBounds as bounds:
             raise EvalHarnessError(
-                f"the pattern {self._compiled.pattern!r} was given up on a text of {len(arguments[-1])} characters: it took {bounds}; "
+                f"the pattern {self._compiled.pattern!r} was given up on a text of {len(text)} characters: it took {bounds}; "
                 "write it without repeats within or beside repeats that match the same characters"
             ) from None
 
@@ -79,9 +84,33 @@ def pattern(text: str, flags: int = 0) -> BoundedPattern:
     return BoundedPattern(text, flags)
 
 
-def run_pattern(text: str, flags: int, method: str, *arguments: str) -> Any:
-    """Return what a method of the pattern gives: runs in the other process."""
-    return getattr(re.compile(text, flags), method)(*arguments)
+def find_all(compiled: re.Pattern[str], text: str) -> list[Any]:
+    """Return all matches, or their groups."""
+    return compiled.findall(text)
+
+
+def replace_all(compiled: re.Pattern[str], text: str, replacement: str, count: int, most: int | None) -> str | None:
+    """Return the text with its matches replaced, None where that takes more than `most` characters."""
+    if most is None:
+        return compiled.sub(replacement, text, count)
+    num_made = 0
+
+    def made(match: re.Match[str]) -> str:
+        nonlocal num_made
+        new = match.expand(replacement) if "\\" in replacement else replacement
+        num_made += len(new)
+        return new if num_made <= most else ""
+
+    replaced = compiled.sub(made, text, count)
+    return replaced if num_made <= most else None
+
+
+_SEARCHES = {search.__name__: search for search in (find_all, replace_all)}
+
+
+def run_pattern(search: str, pattern: str, flags: int, text: str, *arguments: Any) -> Any:
+    """Return what a search gives: runs in the other process."""
+    return _SEARCHES[search](re.compile(pattern, flags), text, *arguments)
 
 
 _elsewhere = BoundedFunction(f"{__name__}:{run_pattern.__name__}", limit_s=LIMIT_S)

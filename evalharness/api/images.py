@@ -49,7 +49,7 @@ class StoredBytes:
     """Bytes inside another file, such as an image in a row of a Parquet file: read anew each time they are used.
 
     `name` says in messages where they are; `path` is what the row calls them, "" where it gives no name. `address`, if not None, is plain
-    JSON data by which a page finds the bytes again (`evalharness.data.recorded`).
+    JSON data by which a page finds the bytes again (`data.image_columns.recorded_image`).
     """
 
     def __init__(self, name: str, read: Callable[[], bytes], path: str = "") -> None:

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from evalharness.api.cases import Case
-from evalharness.api.checks import shown
-from evalharness.api.errors import ConfigError, ImageError
+from evalharness.api.checks import check_sequence, shown
+from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, ImageError
 from evalharness.api.images import StoredBytes
 from evalharness.data.finding import Needs, row_files, scan
 from evalharness.data.image_columns import image_source
@@ -67,15 +67,25 @@ def cases_from(
     """Return the `cases` function of an eval marker, whose cases are the rows of files.
 
     `names`: paths or glob patterns relative to the data folder, of which the first that means a file counts; --data may also name the file
-    itself. Rows in memory may stand for a name. `id`, `group`, `reference`: a column or a function of the row; `id` may be several columns,
+    itself. Or rows in memory, in one list. `id`, `group`, `reference`: a column or a function of the row; `id` may be several columns,
     joined by "-". Without `id` it is a hash of what the row holds, whatever its place: equal rows get "-2", "-3"… `tags`: columns, or
     columns by tag. `image`: columns with images: bytes, paths relative to the file, base64, or lists of these; URLs are not fetched, such
     a case is invalid. `map` changes rows, or leaves one out by None; ids of contents are those of the rows before. `field`: the value of
     a JSON file that holds the rows. `columns`: the names of a table without a first line of names. `needs`: columns that the first row of a
     file has, or what is true of it; other files are another data set's and passed over.
     """
+    sources = tuple(name if isinstance(name, (str, Path)) else _given_rows(name) for name in names)
+    if any(isinstance(source, list) for source in sources):
+        unused = [f"{name}=" for name, value in (("field", field), ("columns", columns), ("needs", needs)) if value]
+        if len(sources) > 1 or unused:
+            beside = f"with {', '.join(unused)}" if unused else "beside other names"
+            raise ContractValueError(f"rows in memory are the only source of their cases, and were given {beside}; leave one of them out")
+    if map is not None and not callable(map):
+        raise ContractTypeError(f"cases_from.map must be a function of a row, got {shown(map)}")
+    if columns is not None:
+        check_sequence("cases_from.columns", columns, "names")
     return RowCases(
-        names=names,
+        names=sources,
         id=(id,) if isinstance(id, str) else id,
         group=group,
         tags=tags if isinstance(tags, Mapping) else {tag: tag for tag in ([tags] if isinstance(tags, str) else tags)},
@@ -88,11 +98,20 @@ def cases_from(
     )
 
 
+def _given_rows(rows: object) -> list[Row]:
+    given: list[Any] = list(rows) if isinstance(rows, Iterable) else [rows]
+    for row in given:
+        if not isinstance(row, Mapping):
+            problem = f"cases_from takes names of files, one after the other, or rows (mappings), got {shown(row)}"
+            raise ContractTypeError(f"{problem}; write cases_from('a.csv', 'b.csv')" if isinstance(row, str) else problem)
+    return given
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowCases:
     """What `cases_from` returns: called with the data folder or file, it yields the cases."""
 
-    names: Sequence[str | Path | Iterable[Row]]
+    names: Sequence[str | Path | list[Row]]
     id: Callable[[Mapping[str, Any]], Any] | Sequence[str] | None
     group: Column | None
     tags: Mapping[str, Column]
@@ -140,6 +159,8 @@ class RowCases:
         if self.map is None:
             return row
         changed = self.map(row)
+        if changed is not None and not isinstance(changed, Mapping):
+            raise ConfigError(f"{file.name}: map must return a row (a mapping), or None to leave it out, got {shown(changed)}")
         return None if changed is None else dict(changed)
 
     def images_of(self, row: Mapping[str, Any], file: RowFile, place: int) -> Iterator[StoredBytes | Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData
 from evalharness.data.arrow_files import IpcRows, ParquetRows
 from evalharness.data.stored import Row, RowFile
 from evalharness.data.tar_files import TarRows
-from evalharness.data.text_files import Json, JsonLines, Table
+from evalharness.data.text_files import Json, JsonLines, Table, read_json
 
 Needs: TypeAlias = "Sequence[str] | Callable[[Row], bool]"
 """Columns that the first row of a file has, or what is true of it."""
@@ -125,9 +124,10 @@ def _splits(folder: Path) -> list[str]:
 
 def _read_object(path: Path) -> Mapping[str, Any]:
     try:
-        value = json.loads(read_regular(path))
-    except (OSError, ValueError, RecursionError) as error:
+        content = read_regular(path)
+    except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+    value = read_json(content, str(path))
     if not isinstance(value, dict):
         raise ConfigError(f"{path} must hold a JSON object")
     return value

@@ -6,7 +6,7 @@ ever unpickled.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,10 +38,10 @@ class RowFile(Protocol):
 
 
 class GivenRows:
-    """Rows in memory."""
+    """Rows in memory; they are kept as they are, and each use gets a copy."""
 
-    def __init__(self, rows: Iterable[Row], name: str = "rows", folder: Path | None = None) -> None:
-        self.name, self.folder, self._rows = name, folder or Path(), [dict(row) for row in rows]
+    def __init__(self, rows: Sequence[Row], name: str = "rows", folder: Path | None = None) -> None:
+        self.name, self.folder, self._rows = name, folder or Path(), rows
         self.path: Path | None = None
 
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from evalharness.analysis.gate_grammar import EVERYWHERE, Gate, RegressionGate, parse_gate
-from evalharness.analysis.judge import RegressionJudge, find_baseline, judged_run, num_regression_gates
+from evalharness.analysis.judge import RegressionJudge, check_baseline, find_baseline, judged_run, num_regression_gates
 from evalharness.analysis.slice_gates import refuse_unknown_slices, slice_of
 from evalharness.api.checks import first_names, is_deeper
 from evalharness.api.errors import BROKEN, ConfigError, RecordError, did_you_mean
 from evalharness.config import RunConfig
+from evalharness.config.sources import project_root
 from evalharness.report.text import printable
 from evalharness.runs.command_line import shown_command
 from evalharness.runs.journal import Journal, encode
@@ -144,6 +145,7 @@ def _ids(samples: Iterable[Sample], column: str | None) -> Iterator[str]:
 def write_run(read: Imported, run: RunConfig, *, column: str | None, tags: Sequence[str], gates: Sequence[str]) -> RunFile:
     """Write the run directory but for its reports, and return run.json's content. Raises `RecordError`, or `ConfigError` for a gate."""
     started_at, started = utc_now(), time.monotonic()
+    baseline = _baseline(run)
     check_columns(read.tasks, [*tags, *([column] if column else [])])
     run_dir = Path(run.report_dir) / run.run_id
     if run_dir.exists():
@@ -175,13 +177,13 @@ def write_run(read: Imported, run: RunConfig, *, column: str | None, tags: Seque
         "interrupted": None,
         "engines": cast("list[EngineEntry]", entries),
     }
-    judge = _regression_judge(run, {**facts, "evals": list(records.evals.values())}, records, rows)
+    judge = _regression_judge(run, baseline, {**facts, "evals": list(records.evals.values())}, records, rows)
     judged = judged_run(records, rows, facts["engines"], interrupted=None, aggregates=aggregates, no_regression=judge)
     more: RunFile = {"aggregates": aggregates, "tables": [], "outputs": [], "throughput": [], "problems": [], "speed": []}
     code = BROKEN if judged["counts"].get("error") else int(any(gate["passed"] is False for gate in judged["gates"]))
     whole: RunFile = {**facts, **judged, **more, "duration_s": round(time.monotonic() - started, 3), "exit_code": code}
-    if baseline := run.baseline:
-        whole["baseline"] = {"asked": baseline, "path": None, "problem": None}
+    if run.baseline is not None:
+        whole["baseline"] = {"asked": run.baseline, "path": None if baseline is None else str(baseline.absolute()), "problem": None}
     write_run_file(run_dir, whole)
     return whole
 
@@ -214,10 +216,20 @@ def _tags(sample: Sample, tags: Sequence[str]) -> dict[str, str]:
     return {name: value if isinstance(value, str) else encode(plain(value)) for name, value in values if value is not None}
 
 
-def _regression_judge(run: RunConfig, facts: RunFile, records: RunRecords, rows: Sequence[Any]) -> Callable[..., GateVerdict] | None:
+def _baseline(run: RunConfig) -> Path | None:
+    """Return the path of the baseline, if one was given. Raises `BaselineError` for one that is not there."""
     if run.baseline is None:
         return None
-    path = find_baseline(run.baseline, root=Path.cwd(), base=Path.cwd(), report_dir=Path(run.report_dir))
+    path = find_baseline(run.baseline, root=project_root(Path.cwd()), base=Path.cwd(), report_dir=Path(run.report_dir))
+    check_baseline(path)
+    return path
+
+
+def _regression_judge(
+    run: RunConfig, path: Path | None, facts: RunFile, records: RunRecords, rows: Sequence[Any]
+) -> Callable[..., GateVerdict] | None:
+    if path is None:
+        return None
     return RegressionJudge(path, facts, None, anyway=run.accept_changes, num_gates=num_regression_gates(records.evals, rows))
 
 

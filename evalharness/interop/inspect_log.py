@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from evalharness.runs.schema import entries_of, mapping, text_of
 
 _VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 _REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "length", "tool_calls": "tool"}
-_LARGEST = 2 << 30
+_LARGEST = 1 << 28
 _ZSTANDARD = 93
 """The method of compression in a zip file that only Python 3.14 and later read."""
 _LEGAL = "a log of Inspect, .eval or .json, or a folder of them"
 _MEANS = ("accuracy", "mean")
+_DAMAGE = (ValueError, RecursionError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
+"""What reading a file that is no log raises; `RuntimeError` for an archive with a password, or of an unknown method."""
 
 
 def read_inspect(paths: Sequence[Path]) -> Imported:
@@ -72,8 +75,8 @@ def _read(path: Path) -> Mapping[str, Any]:
             log = json.loads(path.read_bytes())
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror or error}; check the path and its permissions") from error
-    except (ValueError, RecursionError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise RecordError(f"{path} is not {_LEGAL} ({error})") from error
+    except _DAMAGE as error:
+        raise RecordError(f"{path} is not {_LEGAL}, or damaged ({str(error) or 'it is cut off'})") from error
     if not isinstance(log, Mapping) or not isinstance(log.get("eval"), Mapping):
         raise RecordError(f"{path} is not {_LEGAL}: it has no 'eval'")
     if not entries_of(log.get("samples")):

@@ -96,14 +96,14 @@ TABLES = (*_VIEWS, *_UNNESTED)
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """The answer to a query: the names of its columns, and its rows of plain values."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
 
 
-def query(sql: str, runs: Sequence[Path], notes: list[str]) -> Answer:
+def query(sql: str, runs: Sequence[Path], notes: list[str]) -> QueryResult:
     """Return what one reading statement selects from the runs; `notes` gets a line about each run that cannot be read.
 
     Raises `ConfigError` for a statement that is wrong or does more than read, `MissingDependency` without duckdb.
@@ -131,7 +131,7 @@ def _broken_file(message: str, files: Sequence[Path]) -> Path | None:
     return None if match is None else next((path for path in files if str(path) == match[1]), None)
 
 
-def _ask(duckdb: Any, sql: str, samples: Sequence[Path], facts: Sequence[Path]) -> Answer:
+def _ask(duckdb: Any, sql: str, samples: Sequence[Path], facts: Sequence[Path]) -> QueryResult:
     connection = duckdb.connect(":memory:")
     try:
         _close_off(connection, [*samples, *facts])
@@ -144,7 +144,7 @@ def _ask(duckdb: Any, sql: str, samples: Sequence[Path], facts: Sequence[Path]) 
         rows = [
             tuple(_parsed(value) if is_json else value for (_, is_json), value in zip(columns, row, strict=True)) for row in made.fetchall()
         ]
-        return Answer([name for name, _ in columns], rows)
+        return QueryResult([name for name, _ in columns], rows)
     finally:
         connection.close()
 

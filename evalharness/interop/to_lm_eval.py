@@ -1,7 +1,7 @@
 """Writes a run as lm-evaluation-harness does with --log_samples: `MODEL/samples_TASK_DATE.jsonl` and `MODEL/results_DATE.json`.
 
 Every case has a line for each filter; a score `metric@filter` is of that filter, all others are of "none". Cases without a verdict are left
-out, as lm-eval knows none.
+out, as lm-eval knows none. Documents have the cases' ids if all of a test's are whole numbers, else their numbers, from 0.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from evalharness.interop.exported import Exported, TaskSums, file_name, logprob_sum, prompt_of, reference_text
 from evalharness.interop.imported import sha256_of
+from evalharness.runs.run_file import read_samples
 from evalharness.runs.schema import JUDGED, EngineEntry, Row, generations_of, items_of, mapping, text_of
 
 _NO_FILTER = "none"
@@ -25,6 +26,7 @@ def write_lm_eval(run_dir: Path, folder: Path) -> list[Path]:
     exported, date = Exported(run_dir), datetime.now(timezone.utc).replace(tzinfo=None).isoformat().replace(":", "-")
     files: dict[tuple[str, str], tuple[Path, TextIO]] = {}
     numbers: dict[tuple[str, str], int] = {}
+    named = {_test_of(row) for row in read_samples(run_dir) if not _is_number(text_of(row.get("case_id")))}
     with ExitStack() as stack:
         for task, row in exported.rows():
             if row.get("outcome") not in JUDGED:
@@ -35,7 +37,7 @@ def write_lm_eval(run_dir: Path, folder: Path) -> list[Path]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 files[key] = path, stack.enter_context(path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n"))
             numbers[key] = numbers.get(key, -1) + 1
-            for line in _lines(row, numbers[key]):
+            for line in _lines(row, numbers[key] if _test_of(row) in named else int(text_of(row["case_id"]))):
                 files[key][1].write(json.dumps(line, ensure_ascii=True, allow_nan=False) + "\n")
     written = [path for path, _ in files.values()]
     for engine in dict.fromkeys(engine for engine, _ in files):
@@ -46,7 +48,16 @@ def write_lm_eval(run_dir: Path, folder: Path) -> list[Path]:
     return written
 
 
-def _lines(row: Row, number: int) -> Iterator[dict[str, Any]]:
+def _test_of(row: Row) -> tuple[object, ...]:
+    return row.get("engine"), row.get("eval"), row.get("test")
+
+
+def _is_number(case_id: str) -> bool:
+    """Return whether an id is a whole number as it is written: only if all of a test's are, they are the documents' ids."""
+    return case_id.isascii() and case_id.isdecimal() and len(case_id) < 16 and case_id == str(int(case_id))
+
+
+def _lines(row: Row, doc_id: int) -> Iterator[dict[str, Any]]:
     """Yield a case's line for each of its filters."""
     by_filter: dict[str, dict[str, float]] = {}
     for name, value in mapping(row.get("scores")).items():
@@ -62,7 +73,7 @@ def _lines(row: Row, number: int) -> Iterator[dict[str, Any]]:
     filtered = mapping(details.get("filtered"))
     for filter_name, scores in (by_filter or {_NO_FILTER: {}}).items():
         yield {
-            "doc_id": int(case_id) if case_id.isdecimal() and case_id.isascii() and len(case_id) < 16 else number,
+            "doc_id": doc_id,
             "doc": doc,
             "target": target,
             "arguments": {

@@ -13,15 +13,17 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, TypeAlias
 
+from evalharness.answers.patterns import pattern as bounded_pattern
 from evalharness.api.cases import Case
 from evalharness.api.checks import excerpt
-from evalharness.api.errors import ConfigError, ContractTypeError, RequestError, did_you_mean
+from evalharness.api.errors import ConfigError, ContractTypeError, EvalHarnessError, RequestError, did_you_mean
 
 Row: TypeAlias = "Mapping[str, Any]"
 Field: TypeAlias = "str | Callable[[Row], Any]"
 """Jinja, the name of a column, or a function of the row."""
 Answer: TypeAlias = "str | int | list[str]"
 _NAME = re.compile(r"[^\W\d][\w.-]*")
+_PLACE = re.compile(r"[0-9]{1,9}")
 _CONSTANT = ("description", "prefill")
 """Fields in which one word is more likely a text than a misspelt column."""
 
@@ -57,11 +59,11 @@ def text_of(field: Field, row: Row, what: str) -> str:
 def answer_of(field: Field | int, row: Row, choices: Sequence[str] | None, what: str) -> Answer:
     """Return the right answer of a row: a text, the place of a choice (from 0), or a list of right texts."""
     value = field if isinstance(field, int) else _value(field, row, what)
-    if isinstance(value, str) and value.isdigit() and choices is not None and not _is_column(field, row):
+    if isinstance(value, str) and _PLACE.fullmatch(value) and choices is not None and not _is_column(field, row):
         value = int(value)
     if isinstance(value, str) and len(value) > 1 and (value[0], value[-1]) == ("[", "]") and not _is_column(field, row):
         value = _literal(value) or value
-    if isinstance(value, bool) or not isinstance(value, (str, int, list)):
+    if isinstance(value, bool) or not isinstance(value, (str, int, list)) or value == []:
         raise RequestError(f"{what} must be a text, a place among the choices or a list of texts, got {value!r} ({type(value).__name__})")
     if isinstance(value, int) and choices is not None and not 0 <= value < len(choices):
         raise RequestError(f"{what} is {value}, and there are the choices 0 to {len(choices) - 1}")
@@ -130,17 +132,12 @@ def _environment() -> Any:
 
 
 def _regex_replace(text: str, pattern: str, repl: str, count: int = 0) -> str:
-    """Replace as `re.sub` does, but for results that are too large to be made."""
-    from evalharness.backends.template_sandbox import MAX_VALUE, TemplateLimit
+    """Replace as `re.sub` does, within bounds of time and size: a row may come from anyone."""
+    from jinja2.exceptions import FilterArgumentError
 
-    room = MAX_VALUE
+    from evalharness.backends.template_sandbox import MAX_VALUE
 
-    def replaced(match: re.Match[str]) -> str:
-        nonlocal room
-        made = match.expand(repl) if "\\" in repl else repl
-        room -= len(made)
-        if room < 0:
-            raise TemplateLimit(f"regex_replace makes more than {MAX_VALUE} characters")
-        return made
-
-    return re.sub(pattern, replaced, text, count=count)
+    try:
+        return bounded_pattern(pattern).replace(text, repl, count, MAX_VALUE)
+    except EvalHarnessError as error:
+        raise FilterArgumentError(f"regex_replace: {error}") from error

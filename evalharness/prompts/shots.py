@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from evalharness.api.cases import Case
-from evalharness.api.checks import check_integer
+from evalharness.api.checks import check_integer, check_text
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, did_you_mean
 from evalharness.api.images import StoredBytes
 from evalharness.data import RowCase, cases_from
@@ -158,6 +158,8 @@ def few_shot(
     for name, value in (("text", text), ("target", target), ("choices", choices), ("prefill", prefill)):
         if value is not None and not isinstance(value, (int, list, tuple)):
             check_field(f"few_shot.{name}", value)
+    for name, word in (("balance", balance), ("within", within), ("delimiter", delimiter), ("target_delimiter", target_delimiter)):
+        check_text(f"few_shot.{name}", word, optional=True)
     if seed is None:
         seed = LM_EVAL_SEED if sampler == "lm_eval" else 0
     check_integer("few_shot.seed", seed)
@@ -167,6 +169,8 @@ def few_shot(
 def _shots(pool: Pool, data_dir: Path | None) -> Iterator[Shot]:
     if isinstance(pool, (str, Path)):
         pool = cases_from(pool)
+    elif not callable(pool) and not isinstance(pool, Sequence):
+        raise ContractTypeError(f"few_shot's pool must be a file, rows or a function like an eval's cases, got {pool!r}")
     if data_dir is not None and data_dir.is_file():  # the cases' own file, named with --data
         data_dir = data_dir.parent
     for place, one in enumerate(pool(data_dir) if callable(pool) else pool):

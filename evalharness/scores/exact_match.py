@@ -42,7 +42,7 @@ def exact_match(
 
     def reduced(text: str) -> str:
         for ignored in regexes_to_ignore:
-            text = pattern(ignored).remove(text)
+            text = pattern(ignored).replace(text)
         text = text.lower() if ignore_case else text
         text = text.translate(_PUNCTUATION) if ignore_punctuation else text
         return text.translate(_DIGITS) if ignore_numbers else text

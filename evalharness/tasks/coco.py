@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evalharness.answers.json_text import loads
 from evalharness.api.checks import read_regular, shown
 from evalharness.api.errors import ConfigError, MissingData
 from evalharness.api.requests import GenerationResult
 from evalharness.data import RowCase, cases_from
 from evalharness.data.finding import row_files
+from evalharness.data.text_files import read_json
 from evalharness.scores.detection import average_precision, confidences
 from evalharness.scores.grounding import boxes_in, iou
 from evalharness.tasks.dense.objects import patches_of, space_of
@@ -39,10 +39,7 @@ def load_cases(data_dir: Path | None) -> Iterator[RowCase]:
 def _rows(data_dir: Path | None) -> Iterator[dict[str, Any]]:
     file = row_files(FILES, data_dir)[0]
     path = file.folder / Path(file.name).name
-    try:
-        content = loads(read_regular(path).decode("utf-8-sig")) if path.suffix == ".json" else None
-    except ValueError as error:
-        raise ConfigError(f"{file.name} is not JSON: {error}") from error
+    content = read_json(read_regular(path), file.name) if path.suffix == ".json" else None
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in KEYS):
         raise MissingData(f"{file.name} is not of COCO's form: an object with the lists {', '.join(KEYS)}")
     names = {category["id"]: category["name"] for category in content["categories"]}

@@ -29,6 +29,7 @@ LONG = 40_000
         r"\\boxed\{(.*)\}",
         r"\b(yes|no)\b",
         r"(?<=is )\w+",
+        r"#### (a+)+b",  # the text holds no place to begin at
     ],
 )
 def test_usual_patterns_run_at_once_on_long_texts(pattern: str) -> None:
@@ -51,7 +52,11 @@ def test_a_search_that_would_never_end_is_given_up(monkeypatch: pytest.MonkeyPat
     text = "caab" * 1000
     assert pattern.matches(text) == re.findall("(a+)+b", text)  # the next call has a process of its own
     assert BoundedPattern(r"(a+)+(b)").matches(text) == re.findall("(a+)+(b)", text)
-    assert BoundedPattern("(a+)+").remove(text) == re.sub("(a+)+", "", text)
+    assert BoundedPattern("(a+)+").replace(text) == re.sub("(a+)+", "", text)
+    assert BoundedPattern("(a+)+b").replace(text, r"<\1>", 2) == re.sub("(a+)+b", r"<\1>", text, count=2)
+    assert BoundedPattern("(a+)+b").replace(text, "", 0, 9) == re.sub("(a+)+b", "", text)
+    with pytest.raises(EvalHarnessError, match="is replaced by more than 9 characters"):
+        BoundedPattern("(a+)+b").replace(text, "x", 0, 9)
 
 
 def loop() -> None:

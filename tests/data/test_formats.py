@@ -295,11 +295,30 @@ class TestColumns:
             ({"tags": "meta.size"}, "has no 'meta.size'; did you mean 'meta'. it has: id, doc"),
             ({"group": "a"}, "row 1: group must be a text or a number, got .1."),
             ({"id": lambda row: "a::b"}, "an id must be printable text without '::', got 'a::b'"),
+            ({"map": lambda row: 5}, "map must return a row .a mapping., or None to leave it out, got 5"),
+            ({"map": "a"}, "map must be a function of a row, got 'a'"),
+            ({"columns": "ab"}, "rows in memory are the only source of their cases, and were given with columns="),
         ],
     )
     def test_what_makes_no_case_is_named(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(EvalHarnessError, match=message):
             list(cases_from(self.ROWS, **options)(None))
+
+    @pytest.mark.parametrize(
+        ("names", "message"),
+        [
+            (["a.csv", ROWS], "rows in memory are the only source of their cases, and were given beside other names"),
+            ([["a.csv", "b.csv"]], r"names of files, one after the other, or rows .mappings., got 'a.csv'; write cases_from"),
+            ([5], "names of files, one after the other, or rows .mappings., got 5"),
+        ],
+    )
+    def test_names_are_files_or_one_list_of_rows(self, names: list[Any], message: str) -> None:
+        with pytest.raises(EvalHarnessError, match=message):
+            cases_from(*names)
+
+    def test_rows_of_a_generator_are_there_each_time(self) -> None:
+        make = cases_from(row for row in self.ROWS)
+        assert [len(list(make(None))) for _ in range(2)] == [2, 2]
 
     def test_map_changes_rows_and_leaves_some_out_and_ids_stay(self) -> None:
         def only_first(row: dict[str, Any]) -> dict[str, Any] | None:

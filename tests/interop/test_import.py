@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import shutil
 import zipfile
 from pathlib import Path
@@ -114,6 +116,7 @@ def test_a_torn_last_line_is_left_out_and_any_other_named(tmp_path: Path) -> Non
         (["--tag", "kin"], "no sample has the column 'kin'; did you mean 'kind'? they have: gold, question, kind"),
         (["--gate", "acc[kind=*] >= 1", "--tag", "gold"], "no case has the tag 'kind'"),
         (["--gate", "acc => 1"], "did you mean '>=' in place of '=>'?"),
+        (["--gate", "drop(acc) <= 0", "--baseline", "gone"], "baselines/gone.json does not exist; create it with: evalharness bless"),
     ],
 )
 def test_what_is_misspelt_is_refused(reports: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str) -> None:
@@ -181,6 +184,17 @@ def test_what_is_no_log_is_refused(tmp_path: Path, content: bytes) -> None:
         read_inspect([tmp_path / "x.eval"])
 
 
+def test_a_damaged_log_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:
+    whole = write_log(tmp_path / "whole.eval", inspect_log(SAMPLES)).read_bytes()
+    path, draw = tmp_path / "x.eval", random.Random(0)
+    for _ in range(60):
+        content = bytearray(whole)
+        content[draw.randrange(len(content))] ^= draw.randrange(1, 256)
+        path.write_bytes(content)
+        with contextlib.suppress(RecordError):
+            read_inspect([path])
+
+
 def test_a_run_goes_out_and_comes_back(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lm_eval = write_lm_eval(Path("out"), {"gsm": GSM, "arc": ARC}, **RESULTS)
     first = run_import("lm-eval", lm_eval, run_id="a")
@@ -196,6 +210,12 @@ def test_a_run_goes_out_and_comes_back(reports: Path, capsys: pytest.CaptureFixt
         values = [[entry["value"] for entry in read_run(path)["aggregates"]] for path in (first, again)]
         assert values[0] == values[1]
     shutil.rmtree("lm-eval")
+    # "1" and "01", and a number beside names, are different cases; their documents must not be one.
+    named = [inspect_sample(name, "Paris", value) for name, value in (("1", "C"), ("01", "I"), ("kenya", "C"), ("2", "I"))]
+    run_import("inspect", write_log(Path("named.json"), inspect_log(named)), run_id="b")
+    assert main(["export", "b", "--format", "lm-eval", "--out", "named"]) == 0
+    rows = list(read_samples(run_import("lm-eval", "named", run_id="b-again")))
+    assert [row["scores"] for row in rows] == [row["scores"] for row in read_samples(reports / "b")]
     with pytest.raises(ConfigError, match="no sample has the column"):
         from evalharness.interop.imported import check_columns
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from evalharness.answers.bounded import BoundedFunction
 from evalharness.api.cases import Case
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, RequestError
 from evalharness.api.requests import CompletionRequest, TextGenerationRequest, VlmGenerationRequest
@@ -69,8 +70,9 @@ def test_a_field_is_jinja_a_column_or_a_function(field: Any, text: str) -> None:
         ("{{quesion}}", r"text: 'quesion' is undefined; did you mean 'question'\? the row has: question, n"),
         ("{{question.x.y}}", "text: 'str object' has no attribute 'x'"),
         ("{{1 / n}}", "text makes no text of this row: ZeroDivisionError"),
-        ("{{('a' * 999)|regex_replace('', 'b' * 99999)}}", "text makes no text of this row: TemplateLimit"),
-        ("{{question|regex_replace('(', '')}}", "text makes no text of this row: error: missing"),
+        ("{{('a' * 999)|regex_replace('', 'b' * 99999)}}", "the pattern '' is replaced by more than 16777216 characters"),
+        ("{{('a' * 40)|regex_replace('(a+)+b', '')}}", "regex_replace: the pattern .* was given up on a text of 40 characters"),
+        ("{{question|regex_replace('(', '')}}", "text makes no text of this row: .*'.' is not a regular expression: missing"),
         ("{% macro f() %}{{f()}}{% endmacro %}{{f()}}", "text makes no text of this row: RecursionError"),
         ("{{'x' * 10 ** 12}}", "text makes no text of this row: TemplateLimit"),
         ("{{question.__class__.__mro__}}", "text makes no text of this row: SecurityError"),
@@ -78,7 +80,9 @@ def test_a_field_is_jinja_a_column_or_a_function(field: Any, text: str) -> None:
         ("quesion", r"text is .quesion., no column of the row; did you mean .question.\? it has: question, n"),
     ],
 )
-def test_a_row_without_what_a_field_needs_is_invalid_and_says_so(field: str, problem: str) -> None:
+def test_a_row_without_what_a_field_needs_is_invalid_and_says_so(monkeypatch: pytest.MonkeyPatch, field: str, problem: str) -> None:
+    bounded = BoundedFunction("evalharness.answers.patterns:run_pattern", limit_s=0.2)
+    monkeypatch.setattr("evalharness.answers.patterns._elsewhere", bounded)
     with pytest.raises(RequestError, match=problem):
         text_of(field, {"question": "", "n": 0}, "text")
 
@@ -94,6 +98,8 @@ def test_a_row_without_what_a_field_needs_is_invalid_and_says_so(field: str, pro
         ("{{['x', 'y']}}", None, ["x", "y"]),
         ("[not a list", None, "[not a list"),
         ("{{broken}}", None, "[1"),
+        ("{{'²'}}", ["a", "b"], "²"),  # a digit to Python, and no number
+        ("{{'9' * 5000}}", ["a", "b"], "9" * 5000),
     ],
 )
 def test_a_target_is_a_text_a_place_or_several_texts(field: Any, choices: Any, answer: Any) -> None:
@@ -101,6 +107,8 @@ def test_a_target_is_a_text_a_place_or_several_texts(field: Any, choices: Any, a
 
 
 def test_a_place_beyond_the_choices_and_choices_that_are_none_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"target must be a text, .* or a list of texts, got \[\]"):
+        answer_of("texts", {"texts": []}, None, "target")
     with pytest.raises(RequestError, match="target is 2, and there are the choices 0 to 1"):
         answer_of("n", {"n": 2}, ["a", "b"], "target")
     assert choices_of("{{[a, b]}}", {"a": "it's", "b": '"x"'}, "choices") == ["it's", '"x"']
@@ -248,6 +256,8 @@ def test_shots_may_be_written_otherwise_than_the_question() -> None:
         (lambda: shots_of(within="dek"), ConfigError, r"the case has no column 'dek'; did you mean 'deck'\?"),
         (lambda: shots_of(balance="knd"), ConfigError, r"few_shot's pool has no column 'knd'; did you mean 'kind'\?"),
         (lambda: shots_of(rows=[1, 2]), ContractTypeError, "pool must hold rows"),
+        (lambda: shots_of(rows=5), ContractTypeError, "pool must be a file, rows or a function like an eval's cases, got 5"),
+        (lambda: few_shot(ROWS, 1, delimiter=5), ContractTypeError, r"few_shot\.delimiter must be a str, got 5"),  # type: ignore[arg-type]
         (lambda: template("q", shots=few_shot(ROWS, 1))(case()), ConfigError, r"shots need their answers; give template\(…, target=…\)"),
         (lambda: template("q").choices_of(case()), ConfigError, "this template has no choices"),
         (lambda: template("q").target_of(case()), ConfigError, "this template has no target"),

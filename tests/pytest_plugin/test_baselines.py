@@ -195,8 +195,8 @@ class TestRefusals:
         assert reason in gate["reason"]
 
     def test_too_few_cases_show_nothing_and_pass_nothing(self, project: Project) -> None:
-        run(write(project), ALL_RIGHT, "good", "--limit", "4")
-        few = run(project, ALL_RIGHT, "few", "--limit", "4", "--baseline", "reports/good")
+        run(write(project), ALL_RIGHT, "good", "--limit-first", "4")
+        few = run(project, ALL_RIGHT, "few", "--limit-first", "4", "--baseline", "reports/good")
         assert few.gate("no_regression")["reason"].startswith("2 groups of cases cannot show any difference")
         assert few.exit_code == 1
 

@@ -18,7 +18,7 @@ from pycocotools.cocoeval import COCOeval
 from evalharness import GenerationResult
 from evalharness.api.errors import ConfigError, MissingData
 from evalharness.backends.fake import FakeTokenizer
-from evalharness.scores.detection import METRICS, confidences
+from evalharness.scores.detection import METRICS, average_precision, confidences
 from evalharness.tasks import coco
 
 ROWS = Path(__file__).parents[2] / "fixtures" / "public" / "coco"
@@ -73,6 +73,15 @@ def test_metrics_are_those_of_pycocotools_on_the_file(tmp_path: Path) -> None:
     theirs = dict(zip(METRICS, scorer_of(path, found).stats, strict=True))
     assert 0.02 < ours["AP"] < 0.9
     assert ours == {name: pytest.approx(value) for name, value in theirs.items() if value >= 0}
+
+
+def test_where_nothing_is_found_all_metrics_of_the_objects_are_0() -> None:
+    (case, *_) = coco.load_cases(ROWS)
+    far = {"label": case.reference[0]["label"], "bbox": [0, 0, 1, 1], "score": 0.5}
+    nothing = average_precision([(case.reference, [])])
+    assert nothing == average_precision([(case.reference, [far])])
+    assert {"AP", "AR_100"} <= nothing.keys()
+    assert set(nothing.values()) == {0.0}
 
 
 def test_a_box_is_as_certain_as_the_tokens_of_its_numbers() -> None:

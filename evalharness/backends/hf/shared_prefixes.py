@@ -49,6 +49,8 @@ class Pack:
     paths: list[list[int]] = field(default_factory=list)
     _newest: list[int] = field(default_factory=list)
     """The nodes of the row that was added last, its last token's left out: nothing is judged by that."""
+    _chains: list[tuple[int, int]] = field(default_factory=list)
+    """Where the nodes that a row added begin and end: each of them but the first has the one before as its parent."""
 
     @property
     def width(self) -> int:
@@ -71,6 +73,8 @@ class Pack:
     def add(self, row: Row, num_shared: int) -> None:
         """Add a row."""
         nodes = self._newest[:num_shared]
+        if num_shared < len(row.token_ids) - 1:
+            self._chains.append((self.width, self.width + len(row.token_ids) - 1 - num_shared))
         for depth in range(num_shared, len(row.token_ids) - 1):
             self.token_ids.append(row.token_ids[depth])
             self.parents.append(nodes[-1] if nodes else -1)
@@ -79,6 +83,15 @@ class Pack:
         self.rows.append(row)
         self.paths.append(nodes[_first_judge(row) :])
         self._newest = nodes
+
+    def ancestors(self) -> torch.Tensor:
+        """Return which nodes each node sees, itself among them: bool `(width, width)`."""
+        seen = torch.zeros((self.width, self.width), dtype=torch.bool)
+        for start, end in self._chains:
+            if self.parents[start] >= 0:
+                seen[start:end] = seen[self.parents[start]]
+            seen[start:end, start:end] = torch.ones((end - start, end - start), dtype=torch.bool).tril()
+        return seen
 
     def order(self) -> list[int]:
         """Return the nodes with those that judge last, so that logits are needed at the end only."""
@@ -134,11 +147,7 @@ def logits_of_packs(model: Any, packs: Sequence[Pack]) -> Iterator[torch.Tensor]
         gap = width - pack.width
         token_ids[number, gap:] = torch.tensor([pack.token_ids[node] for node in order])
         positions[number, gap:] = torch.tensor([pack.depths[node] for node in order])
-        seen = torch.eye(pack.width, dtype=torch.bool)
-        for node, parent in enumerate(pack.parents):
-            if parent >= 0:
-                seen[node] |= seen[parent]
-        visible[number, gap:, gap:] = seen[order][:, order]
+        visible[number, gap:, gap:] = pack.ancestors()[order][:, order]
     mask = torch.zeros((len(packs), 1, width, width), dtype=model.dtype, device=device)
     mask.masked_fill_(~visible.to(device)[:, None], torch.finfo(model.dtype).min)
     made = model(input_ids=token_ids, position_ids=positions, attention_mask=mask, logits_to_keep=num_kept, use_cache=False).logits

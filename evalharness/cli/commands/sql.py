@@ -14,7 +14,7 @@ from evalharness.api.errors import DONE
 from evalharness.cli.framework import PATH, command, find_run, report_folder, run_names
 
 if TYPE_CHECKING:
-    from evalharness.interop.sql import Answer
+    from evalharness.interop.sql import QueryResult
 
 _WIDEST = 60
 
@@ -65,7 +65,7 @@ def _number(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def _print_table(answer: Answer) -> None:
+def _print_table(answer: QueryResult) -> None:
     from rich.cells import cell_len
 
     def padded(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -82,14 +82,14 @@ def _print_table(answer: Answer) -> None:
     print(f"evalharness: {len(lines):,} {'row' if len(lines) == 1 else 'rows'}", file=sys.stderr)
 
 
-def _print_csv(answer: Answer) -> None:
+def _print_csv(answer: QueryResult) -> None:
     from evalharness.report.csv import write_csv
 
     rows = ([value if isinstance(value, (int, float)) else _number(value) for value in row] for row in answer.rows)
     write_csv(sys.stdout, answer.columns, rows)
 
 
-def _print_jsonl(answer: Answer) -> None:
+def _print_jsonl(answer: QueryResult) -> None:
     from evalharness.interop.sql import plain_value
 
     for row in answer.rows:

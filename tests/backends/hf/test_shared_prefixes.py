@@ -74,6 +74,10 @@ def test_every_path_of_a_pack_spells_its_row(pairs):
             assert tuple(reversed(spelt)) == row.token_ids[:-1]
             assert len(path) == min(len(row.prompt.response_ids), len(row.token_ids) - 1)
         assert len(set(zip(pack.parents, pack.token_ids, strict=True))) == pack.width  # nothing twice
+        for node, seen in enumerate(pack.ancestors().tolist()):
+            assert sum(seen) == pack.depths[node] + 1
+            assert seen[node]
+            assert pack.parents[node] < 0 or seen[pack.parents[node]]
 
 
 def test_rows_with_little_in_common_stay_alone():
