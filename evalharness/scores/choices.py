@@ -150,9 +150,13 @@ def choice_aggregates(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
     `ece`: how far confidence is from accuracy, expected over ten equal bins (Guo et al. 2017). `mcc`: Matthews correlation between the
     places taken and the right ones; `macro_f1`: mean F1 of the places; `f1`: that of place 1, where questions have two choices. The last
-    three only where each question has one right choice.
+    three only where each question has one right choice. `ContractValueError` where a test did not record what they are made of.
     """
     judged = [row for row in rows if "confidence" in row["scores"]]
+    if any("acc" not in row["scores"] or not row.get("details", {}).keys() >= {"gold", "picked", "choices"} for row in judged):
+        raise ContractValueError(
+            "choice_aggregates needs scores and details of choice_scores: record score(**judged.scores) and details(**judged.details)"
+        )
     metrics = {} if not judged else {"ece": _calibration_error([(row["scores"]["confidence"], row["scores"]["acc"]) for row in judged])}
     details = [row["details"] for row in judged]
     if details and all(len(each["gold"]) == 1 for each in details):

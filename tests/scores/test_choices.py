@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -90,3 +91,9 @@ def test_calibration_is_the_gap_of_each_bin():
 
 
 PAIRS = [(0.62, 1.0), (0.68, 0.0), (0.95, 1.0)]
+
+
+@pytest.mark.parametrize("row", [{"scores": {"confidence": 0.5, "acc": 1.0}}, {"scores": {"confidence": 0.5}, "details": {}}])
+def test_aggregates_say_what_a_test_did_not_record(row: dict[str, Any]) -> None:
+    with pytest.raises(ContractValueError, match=r"record score\(\*\*judged.scores\) and details\(\*\*judged.details\)"):
+        choice_aggregates([row])
