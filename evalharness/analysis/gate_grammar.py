@@ -57,6 +57,7 @@ _GRAMMAR = (
 )
 _FUNCTIONS = f"there are: {', '.join(_ENDS)}, p1 … p99, {', '.join((*_STATISTICS, *_CHANGES))}"
 _WRITTEN = {"=>": ">=", "=<": "<=", "≥": ">=", "≤": "<=", "=": "=="}
+_MEANS = ("mean", "avg", "average")
 _WRONG_SIGN = re.compile(r"=>|=<|≥|≤|(?<![<>=!])=(?![<>=])")
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
@@ -137,6 +138,8 @@ def _gate(expression: str, match: re.Match[str]) -> Gate:
     calls = [word.strip() for word in match["calls"].split("(")[:-1]]
     for word in calls:
         if word not in (*_ENDS, *_CHANGES, *_STATISTICS) and percent_of(word) is None:
+            if word in _MEANS and len(calls) == 1:
+                raise ConfigError(f"gate {expression!r}: a metric is a mean already; write {_without_call(expression)!r}")
             meant = did_you_mean(word, (*_ENDS, *_CHANGES, *_STATISTICS, "p95", "p99", "p90", "p50")) or ";"
             raise ConfigError(f"gate {expression!r}: {word}(…) is not a function of gates{meant} {_FUNCTIONS}")
     end = calls.pop(0) if calls and calls[0] in _ENDS else ""
@@ -162,6 +165,10 @@ def _why_impossible(gate: Gate) -> str:
     if gate.metric in _UNPAIRED_RATES and gate.change:
         return f"{gate.change} compares cases that both runs judged, which {gate.metric} is not about; compare it with a number"
     return ""
+
+
+def _without_call(expression: str) -> str:
+    return re.sub(r"^\s*\w+\s*\((.*)\)", lambda match: match[1].strip(), expression).strip()
 
 
 def _meant(expression: object) -> str:

@@ -179,7 +179,7 @@ class RowCases:
             for index, each in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
                 if each is None or each == "":
                     continue
-                image = image_source(each, f"{file.where(place)}, {name}", file.folder)
+                image = each if isinstance(each, StoredBytes) else image_source(each, f"{file.where(place)}, {name}", file.folder)
                 if isinstance(image, StoredBytes) and file.path is not None:
                     image.address = {"file": str(file.path.absolute()), "place": str(place), "column": name, "index": index}
                 yield image

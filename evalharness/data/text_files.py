@@ -1,7 +1,7 @@
 """Rows in text files: JSON lines, JSON, and tables with commas or tabs (CSV, TSV).
 
 All are UTF-8, with or without a byte order mark. Only line feeds, carriage returns and both together end lines: U+2028 and its like are
-text. A row's place is its span of bytes, so that it is found again without its file in memory.
+text. A row's place is its line and its span of bytes, so that it is named and found again without its file in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evalharness.data.stored import no_column
 from evalharness.data.unpacked import Unpacked
 
 _BOM = b"\xef\xbb\xbf"
-_LENGTH_BITS = 40
+_LENGTH_BITS, _START_BITS = 40, 48
 _MAX_FIELD = 2**31 - 1
 """Characters of a field of a table, which may be an image in base64; Python's own limit of 131,072 is one of the whole process."""
 
@@ -34,24 +34,19 @@ _JSON = AnswerDecoder(parse_constant=_null_if_nan)
 
 
 class _Spans:
-    """A text file whose rows are spans of bytes; a place is a start and a length."""
+    """A text file whose rows are spans of bytes; a place is a line, a start and a length."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.name, self.path, self.folder = name, path, path.parent
         self._file = Unpacked(path, name)
 
     def where(self, place: int) -> str:
-        """Return the file and the number of the line where the row begins."""
-        left, lines = place >> _LENGTH_BITS, 1
-        with self._file.open() as file:
-            while left > 0 and (chunk := file.read(min(left, 1 << 20))):
-                left -= len(chunk)
-                lines += chunk.count(b"\n")
-        return f"{self.name}:{lines}"
+        """Return the file and the number of the line where the row begins, without reading it."""
+        return f"{self.name}:{place >> _LENGTH_BITS + _START_BITS}"
 
     def row(self, place: int) -> dict[str, Any]:
         """Return the row at a span."""
-        with self._file.open(place >> _LENGTH_BITS) as file:
+        with self._file.open(place >> _LENGTH_BITS & (1 << _START_BITS) - 1) as file:
             content = file.read(place & (1 << _LENGTH_BITS) - 1)
         try:
             return self._read(content.decode())
@@ -62,8 +57,8 @@ class _Spans:
         raise NotImplementedError
 
 
-def _place(start: int, length: int) -> int:
-    return start << _LENGTH_BITS | length
+def _place(line: int, start: int, length: int) -> int:
+    return (line << _START_BITS | start) << _LENGTH_BITS | length
 
 
 def _not_utf8(name: str, error: UnicodeDecodeError) -> ConfigError:
@@ -97,7 +92,7 @@ class JsonLines(_Spans):
                 content = line.removeprefix(_BOM) if number == 1 else line
                 where = f"{self.name}:{number}"
                 if content.strip():
-                    yield _place(start + len(line) - len(content), len(content)), _object(read_json(content, where), where)
+                    yield _place(number, start + len(line) - len(content), len(content)), _object(read_json(content, where), where)
                 start += len(line)
 
     def _read(self, text: str) -> dict[str, Any]:
@@ -128,14 +123,16 @@ class Json(_Spans):
         except UnicodeDecodeError as error:
             raise _not_utf8(self.name, error) from error
         del content
-        is_ascii, last = text.isascii(), 0
+        is_ascii, last, line = text.isascii(), 0, 1
         try:
             for key, begin, end, value in self._rows(text):
                 position += begin - last if is_ascii else len(text[last:begin].encode())
                 length = end - begin if is_ascii else len(text[begin:end].encode())
-                place = _place(position, length)
+                line += text.count("\n", last, begin)
+                place = _place(line, position, length)
                 row = value if isinstance(value, dict) else _object(value, self.where(place))
                 yield place, row if key is None else {**row, "__key__": key}
+                line += text.count("\n", begin, end)
                 last, position = end, position + length
         except ConfigError:
             raise
@@ -213,7 +210,7 @@ class Table(_Spans):
     def __init__(self, path: Path, name: str, columns: Sequence[str] | None = None) -> None:
         super().__init__(path, name)
         self._given = self._names = columns
-        self._delimiter = "\t" if ".tsv" in path.name.lower() else ","
+        self._delimiter = "\t" if path.name.lower().endswith((".tsv", ".tsv.gz")) else ","
 
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield spans and rows."""
@@ -237,7 +234,7 @@ class Table(_Spans):
                         if values and needs_header:
                             self._names, needs_header = self._header(values), False
                         elif values:
-                            yield _place(start, end - start), self._row(values, first)
+                            yield _place(first, start, end - start), self._row(values, first)
                         start, first = end, lines + 1
                 except UnicodeDecodeError as error:
                     raise _not_utf8(self.name, error) from error

@@ -20,6 +20,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evalharness.api.checks import check_sequence
 from evalharness.api.errors import ContractValueError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationResult
@@ -72,6 +73,7 @@ def choice_scores(
 
     `ContractValueError` for a gold that is no choice, an empty choice, and a result without a value for each token.
     """
+    check_sequence("choices", choices, "texts")
     if len(results) == 2 * len(choices) and not unconditional:
         results, unconditional = results[: len(choices)], results[len(choices) :]
     for name, given in (("results", results), *((("unconditional", unconditional),) if unconditional else ())):
@@ -123,6 +125,8 @@ def _right_places(gold: int | str | Sequence[int], choices: Sequence[str]) -> fr
 
 def _sum_of(result: GenerationResult | float, choice: str) -> float:
     if not isinstance(result, GenerationResult):
+        if not result < math.inf:
+            raise ContractValueError(f"{choice[:80]!r} cannot be weighed: {result!r} is no sum of log-probabilities")
         return float(result)
     if not result.logprobs or None in result.logprobs:
         raise ContractValueError(f"{choice[:80]!r} cannot be weighed: nothing stands before its first token; give the prompt a beginning")
@@ -146,9 +150,13 @@ def choice_aggregates(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
     `ece`: how far confidence is from accuracy, expected over ten equal bins (Guo et al. 2017). `mcc`: Matthews correlation between the
     places taken and the right ones; `macro_f1`: mean F1 of the places; `f1`: that of place 1, where questions have two choices. The last
-    three only where each question has one right choice.
+    three only where each question has one right choice. `ContractValueError` where a test did not record what they are made of.
     """
     judged = [row for row in rows if "confidence" in row["scores"]]
+    if any("acc" not in row["scores"] or not row.get("details", {}).keys() >= {"gold", "picked", "choices"} for row in judged):
+        raise ContractValueError(
+            "choice_aggregates needs scores and details of choice_scores: record score(**judged.scores) and details(**judged.details)"
+        )
     metrics = {} if not judged else {"ece": _calibration_error([(row["scores"]["confidence"], row["scores"]["acc"]) for row in judged])}
     details = [row["details"] for row in judged]
     if details and all(len(each["gold"]) == 1 for each in details):

@@ -14,8 +14,13 @@ _GONE = (r"\left", r"\right", r"^{\circ}", r"^\circ", r"\$")
 _UNIT = r"\text{ "
 
 
-def math_spelled_alike(prediction: str, reference: str) -> bool:
-    """Return whether two answers have one spelling. Where one of them has no normal form, whether they are the same text."""
+def math_spelled_alike(prediction: str | None, reference: str) -> bool:
+    """Return whether two answers have one spelling; None, nothing found, has none.
+
+    Where one of them has no normal form, whether they are the same text.
+    """
+    if prediction is None:
+        return False
     try:
         return _normal_form(prediction) == _normal_form(reference)
     except ValueError:

@@ -40,8 +40,8 @@ class InstructionsFollowed:
         return {"instructions": [dict(zip(keys, values, strict=True)) for values in each]}
 
 
-def ifeval(response: str, instruction_id_list: Sequence[str], kwargs: Sequence[Mapping[str, Any] | None]) -> InstructionsFollowed:
-    """Return which instructions a response follows; the other arguments are the data set's columns of these names.
+def ifeval(response: str | None, instruction_id_list: Sequence[str], kwargs: Sequence[Mapping[str, Any] | None]) -> InstructionsFollowed:
+    """Return which instructions a response follows, None none; the other arguments are the data set's columns of these names.
 
     Equal to the official checker but where that draws a random number: for a missing argument (`ConfigError`), for one that is 0, and for
     a letter such as "#", which is counted. Language is detected with a fixed seed. The corrected checks: a text whose language cannot be
@@ -50,6 +50,7 @@ def ifeval(response: str, instruction_id_list: Sequence[str], kwargs: Sequence[M
     if len(instruction_id_list) != len(kwargs):
         raise ConfigError(f"IFEval: {len(instruction_id_list)} instructions have {len(kwargs)} kwargs; each has its own")
     found = [instruction_of(name, values or {}) for name, values in zip(instruction_id_list, kwargs, strict=True)]
+    response = "" if response is None else response
     versions = _versions(response)
     strict, loose, corrected = [], [], []
     for instruction, values in found:

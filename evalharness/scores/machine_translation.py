@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evalharness.answers.bounded import BoundedFunction, OutOfBounds
+from evalharness.api.checks import check_sequence
 from evalharness.api.errors import ContractValueError, EvalHarnessError, MissingDependency, did_you_mean
 from evalharness.api.installing import missing_package
 from evalharness.scores.references import references_of
@@ -94,6 +95,8 @@ def _metrics() -> Any:
 
 
 def _score(metric: Any, predictions: Sequence[str | None], references: References) -> float:
+    for name, given in (("predictions", predictions), ("references", references)):
+        check_sequence(name, given, "texts, one for each case")
     if not predictions or len(predictions) != len(references):
         raise ContractValueError(f"as many references as predictions, at least one: got {len(predictions)} and {len(references)}")
     lists = [references_of(reference) for reference in references]

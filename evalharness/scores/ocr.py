@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from evalharness.scores.references import texts_of
+
 # The full-width forms of ASCII, and the ideographic space.
 _NARROW = {wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
 
 
-def ocr_contains(answer: str | None, references: Sequence[str], *, formula: bool = False, fold_width: bool = False) -> bool:
+def ocr_contains(answer: str | None, references: str | Sequence[str], *, formula: bool = False, fold_width: bool = False) -> bool:
     """Return whether a reference stands in the answer, in any case; for a formula in the same case, but with any spaces; None does not.
 
     `fold_width` takes full-width letters for their usual forms, as lmms-eval does; the authors' script does not.
@@ -19,6 +21,7 @@ def ocr_contains(answer: str | None, references: Sequence[str], *, formula: bool
             return text.strip().replace("\n", "").replace(" ", "")
         return (text.translate(_NARROW) if fold_width else text).lower().strip().replace("\n", " ")
 
+    answer, references = texts_of(answer, references)
     if answer is None:
         return False
     given = compared(answer.strip())

@@ -9,7 +9,9 @@ import re
 import statistics
 from collections.abc import Sequence
 
+from evalharness.api.checks import check_sequence
 from evalharness.api.errors import ContractValueError
+from evalharness.scores.references import texts_of
 
 _ARTICLES = frozenset({"a", "an", "the"})
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -59,6 +61,8 @@ def vqa_accuracy(answer: str | None, references: Sequence[str]) -> float:
     """
     if not references:
         raise ContractValueError("vqa_accuracy needs the answers that people gave, such as ten of them; got none")
+    check_sequence("references", references, "answers that people gave")
+    answer, references = texts_of(answer, references)
     if answer is None:
         return 0.0
     given = vqa_normalised(answer)

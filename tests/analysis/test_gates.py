@@ -68,7 +68,7 @@ class TestParsing:
             ("lower(valid) >= 1", "lower(…) is not a function of gates; did you mean 'low'? there are: low, high, p1 … p99, min"),
             ("p100(valid) >= 1", "p100(…) is not a function of gates"),
             ("p0(valid) >= 1", "p0(…) is not a function of gates"),
-            ("mean(valid) >= 1", "mean(…) is not a function of gates; there are: low, high, p1 … p99"),
+            ("mean(valid[a=*]) >= 1", "a metric is a mean already; write 'valid[a=*] >= 1'"),
             ("low(low(valid)) >= 1", "low(low(… cannot be combined; low and high take a metric, a drop or a rise"),
             ("drop(low(valid)) >= 1", "cannot be combined"),
             ("low(p95(valid)) >= 1", "cannot be combined"),

@@ -278,6 +278,23 @@ class TestFolders:
             list(cases_from("test.parquet", "*.csv")(tmp_path / folder if folder is not None else None))
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("a.jsonl", '\ufeff{"a": 1}\n\n{"a": "\u2028"}\r\n{"a": 3}', [1, 3, 4]),
+        ("a.json", '\ufeff{"about": 1,\n"rows": [{"a": "é"},\n\n{"a":\n2}, {"a": 3}\n]}', [2, 4, 5]),
+        ("b.json", '{"x": {"a": 1},\n"y": {"a":\n2}}', [1, 2]),
+        ("a.csv", 'a,b\n1,"x\ny"\n2,z\n', [2, 4]),
+    ],
+)
+def test_a_row_is_named_by_its_line_without_reading_the_file(tmp_path: Path, name: str, text: str, lines: list[int]) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8", newline="")
+    cases = list(cases_from(name)(tmp_path))
+    path.unlink()
+    assert [case.file.where(case.place) for case in cases] == [f"{name}:{line}" for line in lines]
+
+
 class TestColumns:
     ROWS = (
         {"id": 7, "doc": "d", "meta": {"kind": True, "level": None}, "a": [1]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -57,6 +58,7 @@ def test_mutual_information_takes_off_what_a_choice_is_worth_without_the_questio
         ([-1.0, -2.0], ["a", "b"], [], "gold must be places"),
         ([-1.0, -2.0], ["a", "b"], "c", "gold 'c' is none of the choices"),
         ([scored(None, -1.0), -2.0], ["a", "b"], 0, "'a' cannot be weighed"),
+        ([-1.0, math.nan], ["a", "b"], 0, "'b' cannot be weighed: nan is no sum of log-probabilities"),
     ],
 )
 def test_what_cannot_be_judged_is_an_error(results, choices, gold, problem):
@@ -89,3 +91,9 @@ def test_calibration_is_the_gap_of_each_bin():
 
 
 PAIRS = [(0.62, 1.0), (0.68, 0.0), (0.95, 1.0)]
+
+
+@pytest.mark.parametrize("row", [{"scores": {"confidence": 0.5, "acc": 1.0}}, {"scores": {"confidence": 0.5}, "details": {}}])
+def test_aggregates_say_what_a_test_did_not_record(row: dict[str, Any]) -> None:
+    with pytest.raises(ContractValueError, match=r"record score\(\*\*judged.scores\) and details\(\*\*judged.details\)"):
+        choice_aggregates([row])

@@ -9,7 +9,19 @@ from hypothesis import given, settings, strategies as st
 
 from evalharness.answers.numbers import parse_number
 from evalharness.api.errors import ContractTypeError, ContractValueError
-from evalharness.scores import anls, anls_corrected, exact_match, relaxed_accuracy, relaxed_accuracy_corrected
+from evalharness.scores import (
+    anls,
+    anls_corrected,
+    bleu,
+    choice_scores,
+    exact_match,
+    ifeval,
+    math_spelled_alike,
+    ocr_contains,
+    relaxed_accuracy,
+    relaxed_accuracy_corrected,
+    vqa_accuracy,
+)
 from evalharness.scores.anls import edit_distance
 
 
@@ -49,6 +61,26 @@ def test_what_is_no_text_is_refused() -> None:
         exact_match("1,0", "10", regexes_to_ignore=",")
     with pytest.raises(ContractValueError, match="there is no reference to compare with"):
         exact_match("1", [])
+    with pytest.raises(ContractTypeError, match="the prediction must be a str, got 5"):
+        ocr_contains(5, "5")
+    with pytest.raises(ContractTypeError, match="references must be a sequence of answers that people gave, got 'yes'"):
+        vqa_accuracy("yes", "yes")
+    with pytest.raises(ContractTypeError, match="choices must be a sequence of texts, got 'ab'"):
+        choice_scores([-1.0, -2.0], "ab", 0)
+    with pytest.raises(ContractTypeError, match="predictions must be a sequence of texts, one for each case, got 'a'"):
+        bleu("a", ["a"])
+
+
+def test_one_reference_is_not_taken_for_its_letters() -> None:
+    assert not ocr_contains("a banana", "apple")
+    assert ocr_contains("an Apple", "apple")
+
+
+def test_nothing_found_scores_0_everywhere() -> None:
+    assert not math_spelled_alike(None, "5")
+    assert not ocr_contains(None, "5")
+    assert vqa_accuracy(None, ["yes"] * 10) == 0
+    assert set(ifeval(None, ["punctuation:no_comma"], [{}]).scores.values()) == {0.0}
 
 
 @pytest.mark.parametrize(

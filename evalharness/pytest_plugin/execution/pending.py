@@ -4,6 +4,7 @@ of suspects.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -84,13 +85,26 @@ class OrderedRequests(PendingRequests):
         """Of the cases that are not finished."""
         self._num_finished = 0
 
-    def _is_near(self, pending: PendingRequest) -> bool:
-        return self._place[pending.case.case.id] < self._first + max(LEAST_AHEAD, self._num_finished)
+    def _place_of(self, pending: PendingRequest) -> int:
+        return self._place[pending.case.case.id]
+
+    @property
+    def _end(self) -> int:
+        """The place of the first case that the engine does not get yet."""
+        return self._first + max(LEAST_AHEAD, self._num_finished)
+
+    def add(self, request: PendingRequest) -> None:
+        """Add a request behind those of its case and of cases before it."""
+        bisect.insort(self._waiting, request, key=self._place_of)
+
+    def put_back(self, batch: Iterable[PendingRequest]) -> None:
+        """Put requests of the last batch back before others of their cases."""
+        self._waiting = sorted([*batch, *self._waiting], key=self._place_of)
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` would return a request."""
-        return any(map(self._is_near, self._waiting))
+        """Whether `take` would return a request; engines ask at each decoding step."""
+        return bool(self._waiting) and self._place_of(self._waiting[0]) < self._end
 
     def finish(self, case_id: str) -> None:
         """Note that a sample of a case is finished."""
@@ -102,9 +116,10 @@ class OrderedRequests(PendingRequests):
 
     def take(self, is_over: Callable[[], bool]) -> list[PendingRequest]:
         """Return the next batch."""
-        waiting = super().take(is_over)
-        self.put_back(pending for pending in waiting if not self._is_near(pending))
-        return [pending for pending in waiting if self._is_near(pending)]
+        num = bisect.bisect_left(self._waiting, self._end, key=self._place_of)
+        batch = self._waiting[:num]
+        del self._waiting[:num]
+        return batch
 
 
 class IsolatedRequests(PendingRequests):

@@ -258,6 +258,8 @@ class Resumption:
     def announcement(self) -> str:
         """The line shown as the session begins."""
         num = self.recorded.num_generations
+        if not num:
+            return "resumes a run that has no generation yet: all are made"
         return f"resumes a run that has {plural(num, 'generation')}: {'it is' if num == 1 else 'they are'} not made again"
 
 
