@@ -8,7 +8,7 @@ a difference. Without --baseline it is skipped. Knows nothing about pytest; load
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -32,7 +32,7 @@ from evalharness.runs.samples import ENDED, NOT_RUN, count_outcomes, eval_entrie
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
-    from evalharness.analysis.comparison.compare import Comparison, MetricChange
+    from evalharness.analysis.comparison.compare import Comparison, Coverage, MetricChange
     from evalharness.analysis.comparison.sheets import Side
     from evalharness.analysis.statistics.noise import Noise
     from evalharness.runs.records import RunRecords
@@ -214,21 +214,25 @@ def _within_noise(comparison: Comparison) -> list[str]:
 
 def _refusal(gate: RegressionGate, comparison: Comparison) -> str:
     """Return why the comparison is too weak for a verdict, "" if it is not."""
-    from evalharness.analysis.statistics.paired import LEVEL, smallest_p
-
     template = next((difference.text for difference in comparison.differences if difference.field == "chat template"), None)
     if template is not None:
         return f"the baseline cannot be compared: {template}; bless a run with this template"
-    coverage = comparison.coverage[0]
-    num_asked = len(comparison.candidate.sheets[coverage.eval, coverage.test].cases)
+    known = {change.metric for change in comparison.metrics} | {change.slice_key for change in comparison.slices}
+    num_groups = max((change.change.num_groups for change in comparison.metrics), default=0)
+    return too_weak(gate, comparison.candidate, comparison.coverage[0], known, num_groups, comparison.num_tests)
+
+
+def too_weak(gate: RegressionGate, candidate: Side, coverage: Coverage, known: Collection[str], num_groups: int, num_tests: int) -> str:
+    """Return why so many paired cases and groups, which have the `known` metrics, are too few for a verdict, "" if they are not."""
+    from evalharness.analysis.statistics.paired import LEVEL, smallest_p
+
+    num_asked = len(candidate.sheets[coverage.eval, coverage.test].cases)
     if 2 * coverage.num_paired < num_asked:
         return f"only {part_of(coverage.num_paired, num_asked, 'case')} could be paired with the baseline"
-    known = {change.metric for change in comparison.metrics} | {change.slice_key for change in comparison.slices}
     missing = [name for name in gate.metrics if name not in known]
     if missing:
         return f"no case has {', '.join(map(repr, missing))} on both sides"
-    num_groups = max((change.change.num_groups for change in comparison.metrics), default=0)
-    if smallest_p(num_groups) > LEVEL / comparison.num_tests:
+    if smallest_p(num_groups) > LEVEL / num_tests:
         return f"{plural(num_groups, 'group')} of cases cannot show any difference"
     return ""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,6 +54,23 @@ def cached_value(item: pytest.Function, fixture: str, param: object) -> Any:
     """Return the current value of a session fixture; None if it has none, failed, or was made for another parameter."""
     kept = item._fixtureinfo.name2fixturedefs[fixture][-1].cached_result
     return kept[0] if kept is not None and kept[2] is None and kept[1] == param else None
+
+
+def with_parameter(item: pytest.Function, name: str, value: object, id_end: str) -> pytest.Function:
+    """Return a test like another one, with another value of its last parameter, whose id has one more end; its markers are the same."""
+    spec = item.callspec
+    changed = replace(spec, params={**spec.params, name: value}, _idlist=[*spec._idlist[:-1], spec._idlist[-1] + id_end])
+    made: pytest.Function = type(item).from_parent(
+        item.parent,
+        name=f"{item.originalname}[{changed.id}]",
+        callspec=changed,
+        fixtureinfo=item._fixtureinfo,
+        keywords={changed.id: True},
+        originalname=item.originalname,
+    )
+    made.own_markers[:] = item.own_markers  # those of conftest.py's hooks included
+    made.keywords.update({marker.name: marker for marker in item.own_markers})
+    return made
 
 
 def request_of(item: pytest.Function) -> pytest.FixtureRequest:

@@ -23,7 +23,6 @@ from evalharness.config import RunConfig
 from evalharness.config.options import DECODING, cases_of_shard
 from evalharness.pytest_plugin._pytest_internals import parameters_of, parametrised_fixture, report_collection
 from evalharness.pytest_plugin.execution.case_request import CaseRequest, has_steps, is_async
-from evalharness.pytest_plugin.execution.repeats import as_repeat, repeats_of
 from evalharness.pytest_plugin.execution.units import misread
 from evalharness.pytest_plugin.gate_names import gates_of, refuse_unknown_metrics
 from evalharness.pytest_plugin.loading import CasesNotLoaded, Loaded, load_cases
@@ -65,7 +64,7 @@ class EvalModule:
     num_loaded: int = 0
     """Of its cases, those included that --limit, --limit-first and --shard leave out."""
     repeats: Mapping[str, Case] = field(default_factory=dict)
-    """The cases that are asked again (--noise), by the id of each repeat, in their order."""
+    """The cases that are asked again (--noise), by the id of each repeat, in their order; drawn once tests are selected."""
     on_edge: frozenset[str] = frozenset()
     """With --until-certain, cases of which more are asked first; `cases` are then in the order of drawing."""
 
@@ -140,7 +139,6 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
     num_samples = _num_samples(given, path, run)
     variants = _variants(given, num_samples, path, run)
     plugins, directions = _plugins(given, path, run), _directions(given, path)
-    repeats = repeats_of(cases, name, run) if run.noise else {}
     request, unchanged = _as_chat(given["request"]) if run.as_chat else (given["request"], ())
     return EvalModule(
         name,
@@ -156,7 +154,6 @@ def read_eval(marker: pytest.Mark, path: str, run: RunConfig, root: Path, file: 
         no_data,
         (*loaded.notices, *unchanged),
         loaded.num_cases,
-        repeats,
     )
 
 
@@ -314,8 +311,7 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
     refuse_unknown_metrics(metafunc, module.marker, gates)
     # Of --limit and --shard other cases may have the tag.
     refuse_unknown_slices(gates, (case.tags for case in module.cases), are_all=len(module.cases) == module.num_loaded)
-    cases = [*module.cases, *map(as_repeat, module.repeats, module.repeats.values())] if asks else module.cases
-    metafunc.parametrize("case", cases, ids=[case.id for case in cases])
+    metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])
 
 
 def _parametrize_once(metafunc: pytest.Metafunc, value: object, name: str, *marks: pytest.MarkDecorator) -> None:

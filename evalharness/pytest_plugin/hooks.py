@@ -41,9 +41,9 @@ from evalharness.pytest_plugin.execution.drafts import resolve_drafts
 from evalharness.pytest_plugin.execution.early_end import EarlyEnds
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec
 from evalharness.pytest_plugin.execution.execution import Execution
-from evalharness.pytest_plugin.execution.repeats import put_repeats_last
+from evalharness.pytest_plugin.execution.repeats import put_repeats_last, repeat_tests
 from evalharness.pytest_plugin.execution.units import is_eval_test
-from evalharness.pytest_plugin.execution.until_certain import DECIDED, Ended, UntilCertain, shown_order
+from evalharness.pytest_plugin.execution.until_certain import DECIDED, Ended, UntilCertain, shown_evals
 from evalharness.pytest_plugin.failures import hide_own_frames, message_of, shorten
 from evalharness.pytest_plugin.fixtures import FixturePrefill, end_without_verdict, results_of, stop_for
 from evalharness.pytest_plugin.gate_names import FirstScores, any_comparing_gate
@@ -420,7 +420,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, No
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Leave out the tests of evals that a resumed or recorded run does not have."""
+    """Leave out the tests of evals that a resumed or recorded run does not have, and repeat a sample of the others (--noise)."""
     if config.stash[STATE].registry.modules:
         gc.freeze()  # see pytest_collection_finish; sessions without evals are left as they are
         for item in items:
@@ -428,14 +428,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.extra_keyword_matches.add(readable(item.name))  # -k takes letters as well as pytest's escapes of them
     yield  # raises for an expression of -k or -m that pytest refuses, after which it still ends the collection
     registry = config.stash[STATE].registry
-    if config.stash[STATE].context.run.noise:
-        put_repeats_last(items)
     config.stash[STATE].is_collected = True
     wanted = [item for item in items if registry.is_wanted(item)]
     if len(wanted) < len(items):
         kept = set(wanted)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = wanted
+    if config.stash[STATE].context.run.noise:
+        repeats = [item for item in repeat_tests(items, registry.draw_repeats, registry.engine_ids) if registry.is_wanted(item)]
+        for item in repeats:
+            item.ihook.pytest_itemcollected(item=item)
+        config.hook.pytest_collectreport(report=pytest.CollectReport("", "passed", None, [*repeats]))  # pytest counts what is collected
+        items += repeats
+        put_repeats_last(items)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -463,11 +468,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if not plan.units and not plan.plain:
             return
         if registry.certain.is_on and plan.units:
-            lines = list(registry.eval_lines(session.items, plan.units))
+            evals = shown_evals(registry.eval_lines(session.items, plan.units), registry.modules)
             if context.is_worker:
-                send_event(config, ORDER, {"evals": shown_order(lines)})
+                send_event(config, ORDER, {"evals": evals})
             elif context.worker == "main":
-                registry.certain.expect(lines, plan.units)
+                registry.certain.expect(evals, plan.units, refuses=NEW_SESSION not in config.stash)
         if context.worker == "main":
             execution.engines.check_cache()
             state.has_idle_baseline = context.run.baseline is not None and not any_comparing_gate(session.items)

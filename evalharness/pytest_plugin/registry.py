@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from evalharness.pytest_plugin._pytest_internals import parameters_of
 from evalharness.pytest_plugin.eval_code import eval_code
 from evalharness.pytest_plugin.eval_module import EvalModule, is_named, parametrize_eval, plugin_names, read_eval, stand_in
 from evalharness.pytest_plugin.execution.engine_specs import EngineSpec, engine_specs
+from evalharness.pytest_plugin.execution.repeats import repeats_of
 from evalharness.pytest_plugin.execution.units import UnitKey, assign_units, is_eval_test
 from evalharness.pytest_plugin.execution.until_certain import UntilCertain
 from evalharness.pytest_plugin.gate_names import gates_of
@@ -26,6 +27,7 @@ from evalharness.pytest_plugin.loading import CasesNotLoaded
 from evalharness.pytest_plugin.outcomes import ItemRecord
 from evalharness.pytest_plugin.run_context import RunContext
 from evalharness.runs.journal import EvalNode, parse_nodeid, test_name
+from evalharness.runs.repeats import repeat_id, repeat_number, split_repeat
 from evalharness.runs.run_file import utc_now
 from evalharness.runs.schema import CaseFacts, EvalLine
 
@@ -141,8 +143,7 @@ class EvalRegistry:
                 self.engine_of(asked)  # an engine that the run does not have is an error now, not in the test
         parametrize_eval(metafunc, engine_ids, module)
         if parameters_of(metafunc, "engine"):  # a test of cases alone asks nothing, and has no row
-            repeats = {} if module is None else module.repeats
-            self._num_tests[path] += sum(isinstance(case, Case) and case.id not in repeats for case in parameters_of(metafunc, "case"))
+            self._num_tests[path] += sum(isinstance(case, Case) for case in parameters_of(metafunc, "case"))
 
     # Tests
 
@@ -150,6 +151,24 @@ class EvalRegistry:
         """Return whether a collected test is to run: a resumed run has only the eval tests that it began with."""
         resumed = self.context.resumed
         return resumed is None or not is_eval_test(item) or resumed.is_wanted(item.nodeid)
+
+    def draw_repeats(self, path: str, selected: Collection[str]) -> Mapping[str, Case]:
+        """Return the cases of a module that are asked again, by the ids of their repeats: drawn from those that are to run, given by ids.
+
+        A resumed run keeps those that it began with.
+        """
+        module = self.modules[path]
+        self.modules[path] = module = replace(module, repeats=self._repeats_of(module, selected))
+        return module.repeats
+
+    def _repeats_of(self, module: EvalModule, selected: Collection[str]) -> Mapping[str, Case]:
+        resumed = self.context.resumed
+        if resumed is None:
+            return repeats_of([case for case in module.cases if case.id in selected], module.name, self.context.run)
+        nodes = (parse_nodeid(nodeid, self.engine_ids) for nodeid in resumed.nodeids if repeat_number(nodeid))
+        begun = dict.fromkeys(split_repeat(node.case_id) for node in nodes if node is not None and node.path == module.path)
+        cases = {name: case for case in module.cases for name in (case.id, case.id.encode("unicode_escape").decode("ascii"))}
+        return {repeat_id(cases[name].id, number): cases[name] for name, number in begun if name in cases}
 
     def eval_node(self, nodeid: str) -> EvalNode:
         """Return the parsed node id of an eval test."""

@@ -111,8 +111,30 @@ class TestRuns:
     def test_options_that_change_nothing_are_named(self, project: Project) -> None:
         project.write(test_a=FLIPS)
         assert "--noise-cases changed nothing: it concerns --noise, which is not on" in project.run("--noise-cases", "3").output
-        one = project.run("--noise", "2", "test_a.py::test_s[fake:echo-c0]", "--run-id", "one")
-        assert (one.exit_code, one.facts["idle_options"]) == (0, ["--noise changed nothing: no case was asked again"])
+        project.write(test_a=FLIPS.replace("cases=cases", "cases=lambda _: [Case(id='a', invalid='no image')]"))
+        none = project.run("--noise", "2", "--run-id", "none")
+        assert none.facts["idle_options"] == ["--noise changed nothing: no case was asked again"]
+
+    @pytest.mark.parametrize(
+        ("selected", "outcomes", "num_repeats"),
+        [
+            (("-k", "test_t and (c2 or c5)"), {"test_t/c2", "test_t/c5"}, 4),
+            (("test_a.py::test_s[fake:echo-c4]",), {"test_s/c4"}, 2),
+            (("-m", "few"), {"test_t/c6", "test_t/c7"}, 4),
+        ],
+        ids=["k", "id", "m"],
+    )
+    def test_the_sample_is_drawn_from_the_selected_tests(
+        self, project: Project, selected: tuple[str, ...], outcomes: set[str], num_repeats: int
+    ) -> None:
+        marks = "import pytest\ndef pytest_collection_modifyitems(items):\n    for item in items: 'test_t' in item.nodeid and "
+        marks += "item.nodeid[-2] in '67' and item.add_marker('few')\n"
+        run = project.write(test_a=FLIPS, conftest=marks).run(*NOISE, *selected)
+        assert (run.exit_code, set(run.outcomes)) == (0, outcomes), run.output
+        assert {f"{line['test']}/{split_repeat(line['case_id'])[0]}" for line in repeats(run)} == outcomes
+        assert len(repeats(run)) == num_repeats
+        assert f", {num_repeats} repeated" in run.summary()
+        assert f"{len(outcomes) + num_repeats} {'selected' if 'deselected' in run.output else 'items'}" in run.output
 
     def test_the_file_for_ci_has_no_repeats(self, project: Project) -> None:
         project.write(test_a=FLIPS).run(*NOISE, "--junitxml", "junit.xml", mode="n0")
@@ -206,6 +228,18 @@ class TestStoredRuns:
         assert whole.facts["noise"]["num_judged"] == 32
         new = [line for line in whole.journal if line["kind"] == "generation" and "copied" not in line]
         assert len(new) == 24
+
+    def test_a_resumed_run_keeps_its_sample_whatever_is_selected(self, project: Project) -> None:
+        stops = FLIPS.replace("    score(right", '    if number == 2 and os.path.exists("stop"): pytest.exit("stop")\n    score(right')
+        project.write(test_a=stops)
+        (project.root / "stop").touch()
+        broken = project.run(*NOISE, "-k", "c0 or c2 or c3 or c7", "--run-id", "night")
+        (project.root / "stop").unlink()
+        whole = project.run("--resume", "night")
+        assert (broken.exit_code, whole.exit_code, whole.counts) == (2, 0, {"pass": 8}), whole.output
+        begun = next(line["nodeids"] for line in broken.journal if line["kind"] == "collected")
+        assert {line["nodeid"] for line in repeats(whole)} == {nodeid for nodeid in begun if repeat_number(nodeid)}
+        assert whole.facts["noise"]["num_judged"] == 12
 
     def test_rescoring_judges_repeats_again(self, project: Project) -> None:
         run = project.write(test_a=FLIPS).run(*NOISE, "--run-id", "night")

@@ -60,6 +60,15 @@ def test_the_fixtures_of_a_test_can_be_looked_up(request: pytest.FixtureRequest,
     assert internals.request_of(item).node is item, lacks("Function._request")
 
 
+@pytest.mark.parametrize("number", [1], ids=["one"])
+def test_a_test_can_be_made_from_another_one(request: pytest.FixtureRequest, number: int) -> None:
+    request.node.add_marker(pytest.mark.skipif(False, reason="kept"))
+    made = internals.with_parameter(request.node, "number", 2, "~again")
+    assert made.nodeid == f"{request.node.nodeid[:-1]}~again]", lacks("CallSpec as it was")
+    assert (made.callspec.params["number"], request.node.callspec.params["number"]) == (2, number)
+    assert made.get_closest_marker("skipif"), lacks("Node.own_markers")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.function is test_the_fixtures_of_a_test_function_can_be_looked_up_while_it_is_parametrised:
         assert hasattr(metafunc, "_arg2fixturedefs"), lacks("Metafunc._arg2fixturedefs")

@@ -398,3 +398,16 @@ def test_a_secret_option_that_the_record_hides_is_given_again(tmp_path: Path) ->
         resumption.options(resolve({}, {}, tmp_path), tmp_path)
     again = resumption.options(then, tmp_path)
     assert dict(again.engine_option) == {"hf_token": "abc123", "seed": 1}
+
+
+def test_a_run_of_a_cluster_says_where_it_goes_on_without_one(tmp_path: Path) -> None:
+    then = resolve({"executor": "ray", "ray_address": "head:6379"}, {}, tmp_path)
+    resumption: Any = Resumption.__new__(Resumption)
+    resumption.recorded, resumption.notices = SimpleNamespace(config=then, run_dir=tmp_path / "run", run_id="run"), []
+    here = resumption.options(resolve({}, {}, tmp_path), tmp_path)
+    assert (here.executor, here.ray_address) == ("local", None)  # a run's file decides on no address
+    (notice,) = resumption.notices
+    assert "made with --executor ray, and is resumed without: on this host alone" in notice
+    assert notice.endswith("give the same command with --executor ray --ray-address head:6379")
+    assert resumption.options(resolve({"executor": "ray"}, {}, tmp_path), tmp_path).executor == "ray"
+    assert len(resumption.notices) == 1

@@ -206,6 +206,22 @@ class TestWrongUse:
         refused = run(project, RIGHT, "refused", *options)
         assert (refused.exit_code, problem in refused.output) == (4, True), refused.output
 
+    @pytest.mark.parametrize("mode", MODES)
+    def test_a_baseline_that_the_gates_will_refuse_is_refused_before_an_engine_starts(self, project: Project, mode: str) -> None:
+        other = EVAL.replace('right = "wrong"', 'right = "false"').replace("request=ask", "request=ask, options=GenerationOptions(8)")
+        project.write(test_a=other)
+        refused = run(project, RIGHT, "refused", *SURE, mode=mode)
+        said = " ".join(refused.output.split())
+        assert (refused.exit_code, refused.run_dir.exists()) == (4, False), refused.output
+        assert (
+            "--baseline reports/base would be refused at the end (--until-certain). a::test_s on fake:refused: base and candidate" in said
+        )
+        assert "option max_new_tokens differs in a::test_s" in said
+        assert "the eval's code differs in a::test_s: test_a.py::pytestmark, test_a.py::test_s" in said
+        assert "or name another baseline, or accept it anyway with --accept-changes" in said
+        if mode == "no-xdist":
+            assert run(project, RIGHT, "accepted", *SURE, "--accept-changes").gate("no_regression(right)")["certain"]["claim"] == "harmless"
+
 
 def test_the_edge_of_a_recorded_run_is_what_it_was(tmp_path: Path) -> None:
     lines: Any = [{"name": "a", "cases": {"x": {"stratum": 1}, "y": {"group": None}}}, {"name": "damaged"}]

@@ -299,6 +299,24 @@ class Comparison:
         return bool(self.base.noise or self.candidate.noise)
 
 
+class Pairing(NamedTuple):
+    """How two sides can be paired: their common tests, what differs, and the coverage of each test."""
+
+    common: list[tuple[str, str]]
+    differences: list[Difference]
+    coverage: list[Coverage]
+
+
+def pairing(base: Side, candidate: Side, *, anyway: bool = False, go_on: str = "compare with --anyway") -> Pairing:
+    """Return how two sides can be paired. Raises `ComparisonError` as `compare` does, before anything is computed."""
+    all_differences = check_comparable(base, candidate, anyway=anyway, go_on=go_on)
+    common = [key for key in candidate.sheets if key in base.sheets]
+    coverage = [coverage_of(base.sheets[key], candidate.sheets[key]) for key in common]
+    if not any(part.num_paired for part in coverage):
+        raise ComparisonError("no case was judged on both sides, so nothing can be paired; read the reports of the two runs")
+    return Pairing(common, all_differences, coverage)
+
+
 def compare(
     base: Side,
     candidate: Side,
@@ -318,11 +336,7 @@ def compare(
     comparisons this is one, which all together may give a false alarm by noise with a chance of 5 % (where noise was measured).
     `level`: the chance of a false alarm otherwise.
     """
-    all_differences = check_comparable(base, candidate, anyway=anyway, go_on=go_on)
-    common = [key for key in candidate.sheets if key in base.sheets]
-    coverage = [coverage_of(base.sheets[key], candidate.sheets[key]) for key in common]
-    if not any(part.num_paired for part in coverage):
-        raise ComparisonError("no case was judged on both sides, so nothing can be paired; read the reports of the two runs")
+    common, all_differences, coverage = pairing(base, candidate, anyway=anyway, go_on=go_on)
     directions = {**base.directions, **candidate.directions}
     metrics: list[MetricChange] = []
     slices: list[MetricChange] = []

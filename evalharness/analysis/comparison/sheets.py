@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 RATES = ("pass_rate", "length_rate", "empty_rate")
 """Rates that every test has and that a single case has a value of, 0 or 1."""
 
+SHORT_HASH = 8
+"""Characters that are kept of a hash."""
 TEXT_CHARS = 2000
 """What is kept of a text to be shown; samples.jsonl has all of it."""
 _DIGITS = 6  # scores are compared to so many decimals, as baselines keep them
-_SHORT_HASH = 8
 _LARGEST = 1e150  # the squares of larger numbers overflow
 _NUM_COUNTS = 3
 _DOMAIN = "domain"
@@ -150,7 +151,7 @@ def sheets_by_engine(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], She
         key = text_of(row.get("eval")), readable(text_of(row.get("test")))  # older versions wrote pytest's escapes
         sheet = engines.setdefault(text_of(row.get("engine")), {}).setdefault(key, Sheet(*key))
         if sheet.options is None and row.get("options"):
-            sheet.options = _without_seed(row["options"])
+            sheet.options = without_seed(row["options"])
         sheet.cases[text_of(row.get("case_id"))] = line_of(row)
     return engines
 
@@ -169,7 +170,7 @@ def line_of(row: Row) -> CaseLine:
         outcome=outcome,
         scores=scores,
         marks=_marks(mapping(row.get("details")).get("categories")),
-        prompt=prompt[:_SHORT_HASH] if prompt is not None else None,
+        prompt=prompt[:SHORT_HASH] if prompt is not None else None,
         answer=_hash([_answer(sample) for sample in generations]) if texts else None,
         group=row.get("group") if isinstance(row.get("group"), str) else None,
         tags={text_of(name): text_of(value) for name, value in mapping(row.get("tags")).items()},
@@ -177,7 +178,7 @@ def line_of(row: Row) -> CaseLine:
         problem=text_of(row.get("problem"))[:TEXT_CHARS] or None,
         nodeid=text_of(row.get("nodeid")) or None,
         num_tokens=_num_tokens(generations),
-        reference=reference[:_SHORT_HASH] if reference is not None else None,
+        reference=reference[:SHORT_HASH] if reference is not None else None,
         shown_reference=shown_reference(row) if reference is not None else None,
     )
 
@@ -228,11 +229,12 @@ def plain_score(value: object) -> float | None:
     return round(number, _DIGITS) if abs(number) < _LARGEST else None
 
 
-def _without_seed(options: object) -> Any:
+def without_seed(options: object) -> Any:
+    """Return the options of a case, or of each of its samples, without seeds: they differ from case to case."""
     if isinstance(options, Sequence) and not isinstance(options, str):
-        return [_without_seed(sample) for sample in options]
+        return [without_seed(sample) for sample in options]
     return {name: value for name, value in options.items() if name != "seed"} if isinstance(options, Mapping) else options
 
 
 def _hash(texts: Sequence[str]) -> str:
-    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:_SHORT_HASH]
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:SHORT_HASH]

@@ -263,10 +263,12 @@ class HfBackend:
         yield from refused
         with_values = list(filter(has_values, rows))
         packs = self._prefixes.packs(self.weights.model, with_values) if self._prefixes is not None else None
-        if packs is None:
-            yield from self._run_rows(rows, runner)
+        packs = [pack for pack in packs or () if len(pack.rows) > 1]
+        shared = {row.prompt.index for pack in packs for row in pack.rows}
+        yield from self._run_rows([row for row in rows if not has_values(row)], runner)  # costs no pass, if among their like
+        yield from self._run_rows([row for row in with_values if row.prompt.index not in shared], runner)
+        if not packs:
             return
-        yield from self._run_rows([row for row in rows if not has_values(row)], runner)
         packs.sort(key=lambda pack: pack.width)
         num_logits = max(pack.num_judging for pack in packs)
         while packs:

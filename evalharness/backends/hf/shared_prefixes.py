@@ -24,8 +24,8 @@ from evalharness.backends.hf.fixed_cache import plain_cache
 
 logger = logging.getLogger(__name__)
 
-MAX_WIDTH = 4096
-"""Tokens of a pack: its mask has the square of it."""
+MAX_WIDTH, MAX_WIDTH_OF_LONG = 4096, 16384
+"""Tokens of a pack, whose mask has the square of it; of rows that are long themselves up to twice their length, but at most the second."""
 _ATTENTION = ("sdpa", "eager")
 _MOST_APART = {torch.float32: 1e-3}
 """Nats by which a token's log-probability may differ, by dtype; in shorter ones rows differ by their batch anyway."""
@@ -107,7 +107,8 @@ def packs_of(rows: Sequence[Row], token_cost: float) -> list[Pack]:
         num_new = length - num_shared
         width = packs[-1].width + num_new if packs else 0
         saved = num_shared * token_cost + length**2
-        if not packs or width > MAX_WIDTH or saved <= num_new * (width + packs[-1].width):
+        most = min(max(MAX_WIDTH, 2 * length), MAX_WIDTH_OF_LONG)
+        if not packs or width > most or saved <= num_new * (width + packs[-1].width):
             packs.append(Pack())
             num_shared = 0
         packs[-1].add(row, num_shared)

@@ -209,11 +209,7 @@ class Controller:
 
     def _note_ended(self, ended: Ended) -> None:
         """Note for --until-certain how a test ended, and tell all workers if its eval is now decided."""
-        certain, plan = self._state.registry.certain, self._state.execution.plan
-        if self._order:
-            certain.expect(self._order, plan.units)
-            self._order = ()
-        if certain.note(ended):
+        if self._state.registry.certain.note(ended):
             self._decided.append({"engine": ended.engine, "path": ended.path})
             assert self._scheduler is not None
             self._scheduler.tell(LEAVE_OUT, **self._decided[-1])
@@ -252,6 +248,12 @@ class Controller:
                 f"--dist {config.getoption('dist')} cannot run evals: they are handed out in work units; leave --dist out, -n alone does it"
             )
         refuse_unplanned(config, state.context.run, state.context.num_workers)
+        if self._order:
+            try:
+                state.registry.certain.expect(self._order, plan.units)
+            except EvalHarnessError as error:
+                raise pytest.UsageError(redactor().text(str(error))) from error
+            self._order = ()
         self._start()
         if self._watch is not None:
             self._watch.start()

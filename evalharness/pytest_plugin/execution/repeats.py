@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 
 import pytest
 
 from evalharness.api.cases import Case
 from evalharness.config import RunConfig
+from evalharness.pytest_plugin._pytest_internals import with_parameter
 from evalharness.pytest_plugin.execution.units import is_eval_test
+from evalharness.runs.journal import EvalNode, parse_nodeid
 from evalharness.runs.repeats import repeat_id, repeat_number
 
 
@@ -54,6 +56,29 @@ def as_repeat(repeated_id: str, case: Case) -> Case:
     repeat = copy.copy(case)
     object.__setattr__(repeat, "id", repeated_id)  # cases are frozen, and subclasses may not be made from their fields
     return repeat
+
+
+def repeat_tests(
+    items: Sequence[pytest.Item], draw: Callable[[str, Collection[str]], Mapping[str, Case]], engine_ids: Sequence[str]
+) -> list[pytest.Item]:
+    """Return the tests of repeats, given the tests that are to run: each test on each engine, in the order of the repeats.
+
+    `draw(path, case_ids)` returns the cases of an eval to ask again, by the ids of repeats.
+    """
+    by_path: dict[str, dict[EvalNode, dict[str, pytest.Function]]] = {}
+    for item in items:
+        node = parse_nodeid(item.nodeid, engine_ids) if is_eval_test(item) else None
+        if node is not None and isinstance(item, pytest.Function):
+            of_test = by_path.setdefault(node.path, {}).setdefault(node._replace(case_id=""), {})
+            of_test[item.callspec.params["case"].id] = item  # type: ignore[attr-defined]
+    made: list[pytest.Item] = []
+    for path, tests in by_path.items():
+        repeats = draw(path, {case_id for of_test in tests.values() for case_id in of_test})
+        for of_test in tests.values():
+            for repeated_id, case in repeats.items():
+                if case.id in of_test:
+                    made.append(with_parameter(of_test[case.id], "case", as_repeat(repeated_id, case), repeated_id.removeprefix(case.id)))
+    return made
 
 
 def put_repeats_last(items: list[pytest.Item]) -> None:

@@ -6,33 +6,39 @@ test, and it tells them what to leave out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pytest
 
 from evalharness.analysis.gate_grammar import RegressionGate, parse_gate
 from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.analysis.judge import find_baseline
+from evalharness.api.checks import first_names
 from evalharness.api.errors import BaselineError, ConfigError, EvalHarnessError
 from evalharness.pytest_plugin.execution.units import UnitKey, is_eval_test
-from evalharness.runs.journal import parse_nodeid
+from evalharness.runs.journal import encode, parse_nodeid
+from evalharness.runs.judging import reference_sha256
 from evalharness.runs.partial import stopped_evals
 from evalharness.runs.run_file import read_run
 from evalharness.runs.schema import JUDGED, EvalLine, Row, mapping
 
 if TYPE_CHECKING:
     from evalharness.analysis.certainty import PairedTest, Place
-    from evalharness.analysis.comparison.sheets import Side
+    from evalharness.analysis.comparison.sheets import Sheet, Side
     from evalharness.pytest_plugin.eval_module import EvalModule
     from evalharness.pytest_plugin.outcomes import ItemRecord
     from evalharness.pytest_plugin.run_context import RunContext
 
 DECIDED = "no_regression was decided before (--until-certain)"
 """Why tests are left out."""
+_MOST_SHOWN = 3
+_Asked: TypeAlias = "Mapping[tuple[str, str], Mapping[str, Collection[str]]]"
+"""The cases of each test, as node ids name them, by engine and path, then by test."""
 _FEW_CASES = 8
 """As many are known at the first look; then a look follows every fiftieth part more."""
 
@@ -64,6 +70,8 @@ class UntilCertain:
         self._context = context
         self._engines: Sequence[str] = ()
         self._side = cache(self._read_side)  # each reads all of a run's rows
+        self._problems: dict[str, str] = {}
+        """Why the baseline has no side for an engine."""
         if edges is None and context.resumed is not None and self.is_on:
             edges = recorded_edges(context.resumed.recorded.records.evals.values())
         if edges is not None:
@@ -100,7 +108,13 @@ class UntilCertain:
             )
 
     def _read_side(self, engine: str) -> Side | None:
-        return None if self._baseline is None else _side_of(self._baseline, engine)
+        if self._baseline is None:
+            return None
+        try:
+            return _read(self._baseline, engine)
+        except EvalHarnessError as error:
+            self._problems[engine] = str(error)  # the gate says so
+            return None
 
     def know_engines(self, engines: Sequence[str]) -> None:
         """Note the engines of the run, before any case is drawn."""
@@ -114,8 +128,7 @@ class UntilCertain:
 
         found: dict[str, set[str]] = {}
         before = find_earlier(self._baseline, read_run(self._baseline)) if self._baseline and self._baseline.is_dir() else None
-        earlier = None if before is None else _side_of(before, "")
-        sheets = {} if earlier is None else earlier.sheets
+        sheets = {} if before is None else _sheets_of(before)
         for side in filter(None, map(self._side, self._engines if sheets else ())):
             for key, sheet in side.sheets.items():
                 if key in sheets:
@@ -161,38 +174,58 @@ class UntilCertain:
 
     # What is decided
 
-    def expect(self, lines: Iterable[EvalLine], units: Mapping[str, UnitKey]) -> None:
-        """Prepare to decide on evals, given as the journal's lines, with these tests; in the process that reports."""
+    def expect(self, evals: Iterable[Mapping[str, Any]], units: Mapping[str, UnitKey], *, refuses: bool = True) -> None:
+        """Prepare to decide on evals, as `shown_evals` gives them, with these tests; in the process that reports.
+
+        Raises `BaselineError` for a baseline that their gates will refuse, unless `refuses` is False: before an engine is opened.
+        """
         asked: dict[tuple[str, str], dict[str, set[str]]] = {}
         for nodeid, unit in units.items():
             node = parse_nodeid(nodeid, (unit.engine,))
             if node is not None:
                 asked.setdefault((unit.engine, unit.path), {}).setdefault(node.test, set()).add(node.case_id)
-        by_path = {line["path"]: line for line in lines}
+        by_path = {line["path"]: line for line in evals}
+        if refuses:
+            self._refuse_baseline(by_path, asked)
         for (engine, path), tests in asked.items():
             if path in by_path and (engine, path) not in self._decisions:
                 self._decisions[engine, path] = _Decision(self._tests(engine, by_path[path], tests))
 
-    def _tests(self, engine: str, line: EvalLine, asked: Mapping[str, set[str]]) -> dict[str, list[PairedTest]]:
+    def _refuse_baseline(self, by_path: Mapping[str, Mapping[str, Any]], asked: _Asked) -> None:
+        from evalharness.analysis.judge_ahead import refusal_ahead
+
+        run = self._context.run
+        limits = {name: getattr(run, name) for name in ("min_pixels", "max_pixels") if getattr(run, name) is not None}
+        refusals: dict[str, list[str]] = {}
+        for (engine, path), tests in asked.items():
+            line, side = by_path[path], self._side(engine)
+            for test, gate in _regression_gates(line):
+                refusal = self._problems.get(engine, "")
+                case_ids = _of_nodes(line["cases"], tests.get(test, ()))
+                if side is not None and case_ids:
+                    refusal = refusal_ahead(gate, side, line, test, case_ids, limits, anyway=run.accept_changes)
+                if refusal:
+                    refusals.setdefault(refusal, []).append(f"{line['name']}::{test} on {engine}")
+        if refusals:
+            shown = [f"{first_names(tests, 3)}: {refusal}" for refusal, tests in list(refusals.items())[:_MOST_SHOWN]]
+            more = f"; and {len(refusals) - _MOST_SHOWN} more reasons" if len(refusals) > _MOST_SHOWN else ""
+            raise BaselineError(f"--baseline {run.baseline} would be refused at the end (--until-certain). {'; '.join(shown)}{more}")
+
+    def _tests(self, engine: str, line: Mapping[str, Any], asked: Mapping[str, set[str]]) -> dict[str, list[PairedTest]]:
         from evalharness.analysis.certainty import PairedTest, Place
         from evalharness.analysis.judge_certain import directions_of
 
         side = self._side(engine)
         tests: dict[str, list[PairedTest]] = {}
-        for test, expressions in line["tests"].items():
-            gates = [gate for gate in map(parse_gate, expressions) if isinstance(gate, RegressionGate)]
-            if not gates or side is None or (line["name"], test) not in side.sheets:
+        for test, gate in _regression_gates(line):
+            if side is None or (line["name"], test) not in side.sheets:
                 continue
             key, run = (line["name"], test), {"evals": [line]}
-            cases = asked.get(test, set())
-            places = [
-                Place(case_id, facts.get("group"), facts.get("stratum", 0))
-                for case_id, facts in line["cases"].items()
-                if case_id in cases or case_id.encode("unicode_escape").decode("ascii") in cases
-            ]
+            asked_here = _of_nodes(line["cases"], asked.get(test, ()))
+            places = [Place(case_id, facts.get("group"), facts.get("stratum", 0)) for case_id, facts in asked_here.items()]
             margin = self._context.run.until_certain or 0.0
             directions = directions_of(side, run, key)  # type: ignore[arg-type]
-            tests[test] = [PairedTest(places, side.sheets[key], directions, gate.metrics, margin) for gate in gates]
+            tests.setdefault(test, []).append(PairedTest(places, side.sheets[key], directions, gate.metrics, margin))
         return tests
 
     def note(self, ended: Ended) -> bool:
@@ -223,13 +256,21 @@ class _Decision:
         return not self._open
 
 
-def _side_of(path: Path, engine: str) -> Side | None:
+def _read(path: Path, engine: str) -> Side:
     from evalharness.analysis.comparison.sides import read_side
 
-    try:
-        return read_side(str(path), prefer=engine)
-    except EvalHarnessError:
-        return None  # the gate says so
+    return read_side(str(path), prefer=engine)
+
+
+def _regression_gates(line: Mapping[str, Any]) -> Iterator[tuple[str, RegressionGate]]:
+    """Yield the gates `no_regression` of an eval with their tests."""
+    for test, expressions in line["tests"].items():
+        yield from ((test, gate) for gate in map(parse_gate, expressions) if isinstance(gate, RegressionGate))
+
+
+def _of_nodes(cases: Mapping[str, Any], ids: Collection[str]) -> dict[str, Any]:
+    """Return the cases that node ids name, which may have pytest's escapes."""
+    return {case_id: facts for case_id, facts in cases.items() if case_id in ids or case_id.encode("unicode_escape").decode("ascii") in ids}
 
 
 def _key(item: pytest.Item) -> tuple[str, str] | None:
@@ -241,12 +282,30 @@ def _case_id(item: pytest.Item) -> str:
     return str(item.callspec.params["case"].id)  # type: ignore[attr-defined]
 
 
+def _sheets_of(path: Path) -> dict[tuple[str, str], Sheet]:
+    try:
+        return _read(path, "").sheets
+    except EvalHarnessError:
+        return {}
+
+
 def recorded_edges(lines: Iterable[EvalLine]) -> dict[str, list[str]]:
     """Return the cases of the edge by eval, as a run's journals have them: by now other runs may be there, which would change them."""
     return {line["name"]: [case_id for case_id, facts in line.get("cases", {}).items() if facts.get("stratum")] for line in lines}
 
 
-def shown_order(lines: Iterable[EvalLine]) -> list[dict[str, Any]]:
-    """Return of evals' lines what another process needs to decide on them, as plain data."""
-    kept = ("name", "path", "tests", "directions", "cases")
-    return [{name: line[name] for name in kept if name in line} for line in lines]  # type: ignore[literal-required]
+def shown_evals(lines: Iterable[EvalLine], modules: Mapping[str, EvalModule]) -> list[dict[str, Any]]:
+    """Return of evals' lines what another process needs to decide on them, and the hashes of their `references`, as plain data."""
+    kept = ("name", "path", "tests", "directions", "cases", "code")
+    shown: list[dict[str, Any]] = []
+    for line in lines:
+        # As they stand: a case of a recorded run would load its eval.
+        references = {case.id: object.__getattribute__(case, "reference") for case in modules[line["path"]].cases}
+        shown.append(
+            {
+                **{name: line[name] for name in kept if name in line},  # type: ignore[literal-required]
+                "options": json.loads(encode(line["options"])),
+                "references": {case_id: reference_sha256(reference) for case_id, reference in references.items()},
+            }
+        )
+    return shown

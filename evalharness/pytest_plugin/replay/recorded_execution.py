@@ -6,9 +6,7 @@ that would differ today.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -69,18 +67,14 @@ class RecordedRegistry(EvalRegistry):
         nodes = (parse_nodeid(nodeid, self.engine_ids) for nodeid in self.collected_then)
         self._tests_then = {(node.path, node.test) for node in nodes if node is not None}
 
-    def module(self, marker: pytest.Mark, path: str, file: Path) -> EvalModule:
-        """Return the eval of a module, with the repeats that the run made: those of its parts, if it had some."""
-        is_known, module = path in self.modules, super().module(marker, path, file)
-        if not is_known and self.context.run.noise:
-            known = {case.id: case for case in module.cases}
-            made = dict.fromkeys(
-                case_id for (_, _, name), cases in self.recorded.records.cases.items() if name == module.name for case_id in cases
-            )
-            originals = {case_id: split_repeat(case_id)[0] for case_id in made if split_repeat(case_id)[1]}
-            repeats = {case_id: known[original] for case_id, original in originals.items() if original in known}
-            self.modules[path] = module = replace(module, repeats=repeats)
-        return module
+    def _repeats_of(self, module: EvalModule, selected: Collection[str]) -> Mapping[str, Case]:
+        """Return the repeats that the run made: those of its parts, if it had some."""
+        known = {case.id: case for case in module.cases if case.id in selected}
+        made = dict.fromkeys(
+            case_id for (_, _, name), cases in self.recorded.records.cases.items() if name == module.name for case_id in cases
+        )
+        originals = {case_id: split_repeat(case_id)[0] for case_id in made if split_repeat(case_id)[1]}
+        return {case_id: known[original] for case_id, original in originals.items() if original in known}
 
     def is_wanted(self, item: pytest.Item) -> bool:
         """Return whether a collected test is scored: it ran then, or it or its case is new. All other tests were deselected then."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,8 @@ class Resumption:
             raise self._refusal("; ".join(changed), "leave it out, for a resumed run has its own options")
         run = RunConfig.from_settings(settings)
         check_options(run, now, root, self.recorded.run_id)
+        if then.executor == "ray" != run.executor:
+            self.notices.append(_without_cluster(then))
         return run
 
     def _refuse_hidden(self, now: RunConfig) -> None:
@@ -264,6 +267,14 @@ def _outranks(now: Setting, before: Setting) -> bool:
         max((rank for rank, start in enumerate(_PRECEDENCE) if setting.origin.startswith(start)), default=0) for setting in (now, before)
     ]
     return now.origin != "default" and ranks[0] >= ranks[1]
+
+
+def _without_cluster(then: RunConfig) -> str:
+    address = f" --ray-address {shlex.quote(then.ray_address)}" if then.ray_address else ""
+    return (
+        "the run was made with --executor ray, and is resumed without: on this host alone. "
+        f"To have the cluster again, end it and give the same command with --executor ray{address}"
+    )
 
 
 def _decoding_changes(entry: Mapping[str, Any], module: EvalModule) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
@@ -184,6 +184,10 @@ class StoredTestsRegistry(RecordedRegistry):
             ids=[f"{name}-{engine}-{case_id}" for engine, name, case_id in self._stored],
             indirect=["engine"],
         )
+
+    def _repeats_of(self, module: EvalModule, selected: Collection[str]) -> Mapping[str, Case]:
+        """Return none: they are cases of other evals."""
+        return {}
 
     def is_wanted(self, item: pytest.Item) -> bool:
         """Return whether the test judges a stored case."""

@@ -24,7 +24,7 @@ _DECIDED_BY_THE_USER = (
     "distributed_executor_backend",
 )  # fmt: skip
 _PROJECT_FILES = ("pytest.ini", "pyproject.toml", "evalharness.toml", "tox.ini", "setup.cfg", "setup.py", ".git")
-OF_THIS_SESSION = ("accept_changes", "report_dir")
+OF_THIS_SESSION = ("accept_changes", "report_dir", "executor", "ray_address")
 """Options that a recorded run has no say in at all."""
 
 

@@ -198,6 +198,7 @@ def _comparison(number: int, comparison: compare.Comparison) -> dict[str, Any]:
     return {
         "number": number,
         "of": comparison,
+        "suites": text.aggregate_changes(comparison, None),
         "conclusion": sentence[:1].upper() + sentence[1:],
         "remarks": list(text.remarks(comparison)),
         "hidden": [_hidden(comparison, group, slice_scale) for group in hidden[:NUM_HIDDEN]],

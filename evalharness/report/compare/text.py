@@ -75,15 +75,18 @@ def shown_metrics(comparison: compare.Comparison, part: compare.Coverage) -> lis
     return sorted((change for change in comparison.metrics if (change.eval, change.test) == (part.eval, part.test)), key=rank)
 
 
-def aggregate_changes(comparison: compare.Comparison, part: compare.Coverage) -> list[tuple[str, str, str, str]]:
-    """Return name, both values and their difference of every aggregate of one test that both sides have."""
+def aggregate_changes(comparison: compare.Comparison, part: compare.Coverage | None) -> list[tuple[str, str, str, str]]:
+    """Return name, both values and their difference of every aggregate of one test that both sides have; None: of the suites."""
     changes = []
-    for (eval_name, test, name), after in comparison.candidate.aggregates.items():
-        before = comparison.base.aggregates.get((eval_name, test, name))
-        if (eval_name, test) == (part.eval, part.test) and before is not None:
-            low, high = difference_interval(comparison, (eval_name, test, name), after - before)
+    for metric, after in comparison.candidate.aggregates.items():
+        eval_name, test, name = metric
+        before = comparison.base.aggregates.get(metric)
+        wanted = test == "" if part is None else (eval_name, test) == (part.eval, part.test)
+        if wanted and before is not None:
+            low, high = difference_interval(comparison, metric, after - before)
             interval = "" if low is None else f" [{signed(low)} … {signed(high)}]"
-            changes.append((name, number_text(before), number_text(after), f"{signed(after - before)}{interval}"))
+            shown = f"{eval_name}.{name}" if part is None else name
+            changes.append((shown, number_text(before), number_text(after), f"{signed(after - before)}{interval}"))
     return changes
 
 
