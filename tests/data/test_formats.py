@@ -160,6 +160,7 @@ def test_images_are_read_from_bytes_and_paths_and_urls_make_invalid_cases(tmp_pa
     kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     inside, outside = {"bytes": PNG, "path": "no.png"}, {"bytes": None, "path": "x.png"}
     columns = {
+        "mixed": [{"text": "cat", "parts": [b"x"]}] * 3,
         "one": pa.array([inside, outside, None], kind),
         "raw": pa.array([PNG, None, PNG], pa.binary()),
         "many": pa.array([[inside, outside], [], [inside]], pa.list_(kind)),
@@ -170,6 +171,7 @@ def test_images_are_read_from_bytes_and_paths_and_urls_make_invalid_cases(tmp_pa
     assert [len(case.images) for case in cases[:2]] == [5, 1]
     assert {image_size(image) for case in cases[:2] for image in case.images} == {(8, 8)}
     assert str(cases[2].invalid).startswith("a.parquet: row 3, file is https://example.com/x.png: URLs are not fetched; save the images")
+    assert (cases[0].row["mixed"]["text"], cases[0].row["mixed"]["parts"][0].read()) == ("cat", b"x")
     assert (cases[0].row["many"][1].path, cases[1].row["raw"], cases[2].row["one"]) == ("x.png", None, None)
     text = base64.b64encode(PNG * 3).decode()
     rows = [{"i": "x.png"}, {"i": f"data:image/png;base64,{text}"}, {"i": text}, {"i": ""}, {"i": PNG}, {"i": 7}]
