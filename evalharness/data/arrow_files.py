@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from evalharness.api.checks import read_regular
 from evalharness.api.errors import ConfigError, ImageError, MissingDependency
 from evalharness.api.images import ERRORS_OF_THE_FILE, StoredBytes
+from evalharness.api.installing import missing_package
 from evalharness.data.stored import no_column
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def _pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingDependency("Parquet and Arrow files need pyarrow; pip install 'evalharness[parquet]'") from error
+        raise MissingDependency(missing_package("a Parquet or Arrow file", error, "parquet")) from error
     return pyarrow
 
 

@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from evalharness.api.errors import ConfigError, MissingDependency
+from evalharness.api.installing import missing_package
 from evalharness.api.requests import GenerationResult
 from evalharness.generation_plugins.dense import token_texts
 from evalharness.scores.grounding import boxes_in
@@ -56,7 +57,7 @@ def average_precision(images: Iterable[tuple[Sequence[Mapping[str, Any]], Sequen
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
     except ImportError as error:
-        raise MissingDependency("average precision needs pycocotools; pip install 'evalharness[metrics]'") from error
+        raise MissingDependency(missing_package("average precision", error, "metrics")) from error
     pairs = list(images)
     labels = sorted({each["label"] for objects, detections in pairs for each in (*objects, *detections)})
     ids = {label: number for number, label in enumerate(labels, start=1)}

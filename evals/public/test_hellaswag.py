@@ -18,6 +18,7 @@ import re
 
 import pytest
 
+from evalharness.api.errors import ConfigError
 from evalharness.data import cases_from
 from evalharness.prompts import template
 from evalharness.scores import CHOICE_DIRECTIONS, choice_aggregates, choice_scores
@@ -33,6 +34,8 @@ def cleaned(text: str) -> str:
 
 def question_of(row):
     """Return a row as a prompt, its endings and the place of the right one."""
+    if row["label"] == "":
+        raise ConfigError(f"{row['__file__']} has a row without a label, as HellaSwag's test split has them; give its validation split")
     context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
     return row | {"prompt": cleaned(context), "choices": [*map(cleaned, row["endings"])], "gold": int(row["label"])}
 

@@ -3,7 +3,7 @@
     pytest evals/public/test_humaneval.py --model CHECKPOINT --data FOLDER
 
 FOLDER holds openai/openai_humaneval (revision 7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544, MIT), `openai_humaneval/test-*.parquet`, or
-`HumanEval.jsonl` of its repository, unpacked.
+`HumanEval.jsonl.gz` of its repository.
 
     {"task_id": "HumanEval/0", "prompt": "def is_even(…):\\n    …", "entry_point": "is_even", "canonical_solution": "…", …}
 
@@ -25,7 +25,15 @@ from evalharness import DecodeOptions, GenerationOptions, StopOptions
 from evalharness.data import cases_from
 from evalharness.prompts import template
 
-FILES = ("openai_humaneval/test-*.parquet", "*/openai_humaneval/test-*.parquet", "test-*.parquet", "HumanEval.jsonl", "*/HumanEval.jsonl")
+FILES = (
+    "openai_humaneval/test-*.parquet",
+    "*/openai_humaneval/test-*.parquet",
+    "test-*.parquet",
+    "HumanEval.jsonl",
+    "*/HumanEval.jsonl",
+    "HumanEval.jsonl.gz",
+    "*/HumanEval.jsonl.gz",
+)
 COLUMNS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 

@@ -171,14 +171,11 @@ SCORED = ScoringRequest(CompletionRequest("ab"), "c")
         (CompletionRequest("ab"), CompletionRequest("abc"), "the text of its prompt"),
         (CompletionRequest("ab"), CompletionRequest("ab", special_tokens=True), "the text of its prompt"),
         (HI, replace(HI, prefill="It"), "its answer would be started in another way"),
-        (ScoringRequest(CompletionRequest("ab"), "c"), ScoringRequest(CompletionRequest("ab"), "c"), None),
-        (
-            ScoringRequest(CompletionRequest("ab"), "c"),
-            ScoringRequest(CompletionRequest("ab"), "c", join="text"),
-            "would be joined in another",
-        ),
+        (SCORED, SCORED, None),
+        (SCORED, replace(SCORED, join="text"), "would be joined in another way"),
+        (replace(SCORED, join="text"), replace(SCORED, join="text"), None),
     ],
-    ids=["same", "text", "special tokens", "prefill", "same response", "join"],
+    ids=["same", "text", "special tokens", "prefill", "same response", "join", "same joined"],
 )
 def test_a_recorded_answer_to_another_request_is_told(then: Any, now: Any, what: str | None) -> None:
     (made,) = ask(then)

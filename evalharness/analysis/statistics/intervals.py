@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 
 NUM_RESAMPLES = 2000
 _MOST_BUNDLES = 1000
+_FEW_GROUPS = 64
 _FEWEST_IN_TAILS = 10  # resamples: quantiles beyond are those of a handful of draws
 
 Array = Any  # numpy's arrays; their types are not followed
@@ -75,11 +77,22 @@ def _resampled_means(clusters: ClusterSums, num_resamples: int, seed: int) -> Ar
     """Return means `(num_resamples, columns)` of groups drawn with replacement, as many as there are."""
     generator = np.random.default_rng(seed)
     sums, counts = _bundled(clusters, generator)
-    num_groups = len(sums)
-    drawn = generator.integers(0, num_groups, size=(num_resamples, num_groups)) + np.arange(num_resamples)[:, None] * num_groups
-    weights = np.bincount(drawn.ravel(), minlength=num_resamples * num_groups).reshape(num_resamples, num_groups).astype(np.float64)
+    few = len(sums) <= _FEW_GROUPS
+    weights = _weights_of_few(len(sums), num_resamples, seed) if few else _weights(generator, len(sums), num_resamples)
     with np.errstate(invalid="ignore", divide="ignore"):
         return (weights @ sums) / (weights @ counts)
+
+
+def _weights(generator: Any, num_groups: int, num_resamples: int) -> Array:
+    """Return how often each resample has each group, float64 `(num_resamples, num_groups)`."""
+    drawn = generator.integers(0, num_groups, size=(num_resamples, num_groups)) + np.arange(num_resamples)[:, None] * num_groups
+    return np.bincount(drawn.ravel(), minlength=num_resamples * num_groups).reshape(num_resamples, num_groups).astype(np.float64)
+
+
+@lru_cache(maxsize=16)
+def _weights_of_few(num_groups: int, num_resamples: int, seed: int) -> Array:
+    """Return the same for a slice: many slices have as many groups, and then the same draws."""
+    return _weights(np.random.default_rng(seed), num_groups, num_resamples)
 
 
 def bca_intervals(clusters: ClusterSums, *, confidence: float, seed: int, num_resamples: int = NUM_RESAMPLES) -> Array:

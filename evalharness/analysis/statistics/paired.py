@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -159,8 +160,8 @@ def holm(p_values: Sequence[float], smallest: Sequence[float] | None = None, lev
     out are not counted (Tarone 1990), and their corrected p is 1; so many slices without a change cost no power.
     """
     bounds = [0.0] * len(p_values) if smallest is None else list(smallest)
-    num_counted = 1
-    while sum(bound <= level / num_counted for bound in bounds) > num_counted:
+    in_order, num_counted = sorted(bounds), 1
+    while bisect_right(in_order, level / num_counted) > num_counted:
         num_counted += 1
     counted = [position for position, bound in enumerate(bounds) if bound <= level / num_counted]
     corrected = [1.0] * len(p_values)

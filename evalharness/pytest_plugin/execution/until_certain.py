@@ -196,7 +196,7 @@ class UntilCertain:
 
         run = self._context.run
         limits = {name: getattr(run, name) for name in ("min_pixels", "max_pixels") if getattr(run, name) is not None}
-        refusals: dict[str, list[str]] = {}
+        refusals: dict[str, dict[str, None]] = {}
         for (engine, path), tests in asked.items():
             line, side = by_path[path], self._side(engine)
             for test, gate in _regression_gates(line):
@@ -205,9 +205,9 @@ class UntilCertain:
                 if side is not None and case_ids:
                     refusal = refusal_ahead(gate, side, line, test, case_ids, limits, anyway=run.accept_changes)
                 if refusal:
-                    refusals.setdefault(refusal, []).append(f"{line['name']}::{test} on {engine}")
+                    refusals.setdefault(refusal, {})[f"{line['name']}::{test} on {engine}"] = None
         if refusals:
-            shown = [f"{first_names(tests, 3)}: {refusal}" for refusal, tests in list(refusals.items())[:_MOST_SHOWN]]
+            shown = [f"{first_names([*tests], 3)}: {refusal}" for refusal, tests in list(refusals.items())[:_MOST_SHOWN]]
             more = f"; and {len(refusals) - _MOST_SHOWN} more reasons" if len(refusals) > _MOST_SHOWN else ""
             raise BaselineError(f"--baseline {run.baseline} would be refused at the end (--until-certain). {'; '.join(shown)}{more}")
 
