@@ -70,7 +70,7 @@ def choice_scores(
       choice that is taken. `brier_score`, where one choice is right: squared distance of the shares to the truth, 0…2.
     - `tied`: whether a right and a wrong choice share the highest sum, so that their order decides `acc`.
 
-    `ContractValueError` for a gold that is no choice, an empty choice, and a result without a value for each token.
+    `ContractValueError` for a gold that is no choice, an empty choice, and a result without a value for each token, or NaN.
     """
     if len(results) == 2 * len(choices) and not unconditional:
         results, unconditional = results[: len(choices)], results[len(choices) :]
@@ -123,6 +123,8 @@ def _right_places(gold: int | str | Sequence[int], choices: Sequence[str]) -> fr
 
 def _sum_of(result: GenerationResult | float, choice: str) -> float:
     if not isinstance(result, GenerationResult):
+        if math.isnan(result):
+            raise ContractValueError(f"{choice[:80]!r} has no usable sum of log-probabilities (NaN)")
         return float(result)
     if not result.logprobs or None in result.logprobs:
         raise ContractValueError(f"{choice[:80]!r} cannot be weighed: nothing stands before its first token; give the prompt a beginning")

@@ -57,6 +57,7 @@ def test_mutual_information_takes_off_what_a_choice_is_worth_without_the_questio
         ([-1.0, -2.0], ["a", "b"], [], "gold must be places"),
         ([-1.0, -2.0], ["a", "b"], "c", "gold 'c' is none of the choices"),
         ([scored(None, -1.0), -2.0], ["a", "b"], 0, "'a' cannot be weighed"),
+        ([math.nan, -2.0], ["a", "b"], 0, r"'a' has no usable sum of log-probabilities \(NaN\)"),
     ],
 )
 def test_what_cannot_be_judged_is_an_error(results, choices, gold, problem):
