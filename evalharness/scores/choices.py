@@ -71,7 +71,7 @@ def choice_scores(
       choice that is taken. `brier_score`, where one choice is right: squared distance of the shares to the truth, 0…2.
     - `tied`: whether a right and a wrong choice share the highest sum, so that their order decides `acc`.
 
-    `ContractValueError` for a gold that is no choice, an empty choice, and a result without a value for each token.
+    `ContractValueError` for a gold that is no choice, an empty choice, and a result without a value for each token, or NaN.
     """
     check_sequence("choices", choices, "texts")
     if len(results) == 2 * len(choices) and not unconditional:
