@@ -8,7 +8,7 @@
 # make format           let ruff rewrite the sources
 #
 # Needs Python 3.10 or newer with pip, make and git; nothing has to be activated. The first call creates .venv and installs
-# into it (minutes; 4.3 GB with vLLM for the CPU, 6.5 GB with torch from PyPI); later calls do so only after pyproject.toml or
+# into it (minutes; 4.8 GB with vLLM for the CPU, 7.1 GB with torch from PyPI); later calls do so only after pyproject.toml or
 # the constraints changed.
 # vLLM is left out, and a line says so, for Python 3.10 and where pip finds no CPU build of torch.
 #
