@@ -52,7 +52,7 @@ class TestParts:
         assert cases_of_shard(cases, None) == cases
 
     def test_a_part_runs_its_cases_only(self, project: Project) -> None:
-        first, second = parts_of(project, 2, "--limit", "5")
+        first, second = parts_of(project, 2, "--limit-first", "5")
         assert [row["case_id"] for row in first.rows] == ["c0", "c2", "c4"]
         assert [row["case_id"] for row in second.rows] == ["c1", "c3"]
 
