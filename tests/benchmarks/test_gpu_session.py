@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.gpu_session import STATE, Session, Step, exit_code, main, steps_of, with_needs
 
+pytestmark = pytest.mark.slow
+
 NOTE_CARDS = (
     "import os, sys, time; open(sys.argv[1], 'a').write(f\"{sys.argv[2]} {os.environ['CUDA_VISIBLE_DEVICES']}\\n\"); time.sleep(0.3)"
 )

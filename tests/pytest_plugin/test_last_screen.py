@@ -24,6 +24,7 @@ def after_dots(output: str) -> list[str]:
     return [line for line in lines[last + 1 :] if line.strip()]
 
 
+@pytest.mark.slow
 class TestEqualFailures:
     @pytest.mark.parametrize(
         "more",

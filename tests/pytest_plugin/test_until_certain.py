@@ -13,6 +13,8 @@ from evalharness.pytest_plugin.execution.until_certain import UntilCertain, reco
 from evalharness.pytest_plugin.run_context import RunContext
 from tests.pytest_plugin.project import HEADER, MODES, Project, Run
 
+pytestmark = pytest.mark.slow
+
 NUM_CASES = 240
 EVAL = (
     HEADER.replace("range(4)", f"range({NUM_CASES})").replace("i % 2}", "i // 2}").replace("ask {case.id}", "ask {case.id}.")

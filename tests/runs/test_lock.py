@@ -16,6 +16,8 @@ from evalharness.api.errors import RecordError
 from evalharness.runs.files import RunLock, is_written_now, wait_for_writers
 from evalharness.runs.journal import Journal
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:

@@ -17,6 +17,8 @@ from evalharness.backends.openai import client as openai_client
 from evalharness.backends.openai.client import HttpClient, RefusedRequest
 from tests.backends.http_server import Reply, serving
 
+pytestmark = pytest.mark.slow
+
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 REFUSED = OK.replace(b"200 OK", b"400 Bad Request")
 

@@ -12,6 +12,8 @@ import pytest
 
 from evalharness.backends.vllm.processes import ChildProcesses
 
+pytestmark = pytest.mark.slow
+
 START_S = 120
 # A process that starts another one when it is told to; both would go on for long.
 PARENT = (

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 psutil = pytest.importorskip("psutil")
 
 WAIT_S = 120
