@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from evalharness.analysis.comparison.compare import check_comparable, coverage_of, paired_cases
+from evalharness.analysis.comparison.pairing import check_comparable, coverage_of, paired_cases
 from evalharness.analysis.comparison.sheets import CaseLine, Side, score_of
 from evalharness.analysis.gate_grammar import Gate
 from evalharness.analysis.gates import confidence_of, shortfall

@@ -32,7 +32,8 @@ from evalharness.runs.samples import ENDED, NOT_RUN, count_outcomes, eval_entrie
 from evalharness.runs.schema import Aggregate, EngineEntry, EvalLine, GateVerdict, Row, RunFile
 
 if TYPE_CHECKING:
-    from evalharness.analysis.comparison.compare import Comparison, Coverage, MetricChange
+    from evalharness.analysis.comparison.compare import Comparison, MetricChange
+    from evalharness.analysis.comparison.pairing import Coverage
     from evalharness.analysis.comparison.sheets import Side
     from evalharness.analysis.statistics.noise import Noise
     from evalharness.runs.records import RunRecords

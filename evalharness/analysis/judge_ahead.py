@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from evalharness.analysis.comparison.compare import CATEGORY, paired_cases, pairing
+from evalharness.analysis.comparison.compare import CATEGORY
+from evalharness.analysis.comparison.pairing import paired_cases, pairing
 from evalharness.analysis.comparison.sheets import SHORT_HASH, CaseLine, Sheet, Side, without_seed
 from evalharness.analysis.gate_grammar import RegressionGate
 from evalharness.analysis.judge import too_weak

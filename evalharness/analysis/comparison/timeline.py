@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evalharness.analysis.comparison.compare import CATEGORY, CATEGORY_METRIC, LOWER_IS_BETTER, MOST_VALUES, differences
+from evalharness.analysis.comparison.compare import CATEGORY, CATEGORY_METRIC, LOWER_IS_BETTER, MOST_VALUES
+from evalharness.analysis.comparison.pairing import differences
 from evalharness.analysis.comparison.sheets import CaseLine, Score, Side, domains_apart, mark_of, score_of
 from evalharness.analysis.comparison.sides import engine_entry, read_sides
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED

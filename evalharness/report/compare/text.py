@@ -10,6 +10,7 @@ from markupsafe import Markup
 from rich.cells import cell_len
 
 from evalharness.analysis.comparison import compare
+from evalharness.analysis.comparison.pairing import Coverage
 from evalharness.analysis.statistics.paired import LEVEL
 from evalharness.report.columns import fit
 from evalharness.report.findings import gate_state, gate_words
@@ -70,12 +71,12 @@ def remarks(comparison: compare.Comparison) -> Iterator[str]:
             yield f"fewer than half of the cases of {part.eval}::{part.test} could be paired: what is left may not speak for the rest"
 
 
-def shown_metrics(comparison: compare.Comparison, part: compare.Coverage) -> list[compare.MetricChange]:
+def shown_metrics(comparison: compare.Comparison, part: Coverage) -> list[compare.MetricChange]:
     """Return the metrics of one test over all its cases by verdict, then size of the change."""
     return sorted((change for change in comparison.metrics if (change.eval, change.test) == (part.eval, part.test)), key=rank)
 
 
-def aggregate_changes(comparison: compare.Comparison, part: compare.Coverage | None) -> list[tuple[str, str, str, str]]:
+def aggregate_changes(comparison: compare.Comparison, part: Coverage | None) -> list[tuple[str, str, str, str]]:
     """Return name, both values and their difference of every aggregate of one test that both sides have; None: of the suites."""
     changes = []
     for metric, after in comparison.candidate.aggregates.items():
