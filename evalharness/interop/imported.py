@@ -97,17 +97,6 @@ def plain(value: Any) -> Any:
     return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def number_of(value: object) -> float | None:
-    """Return a finite number or a truth value as a score, None for anything else."""
-    if not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def sha256_of(text: str) -> str:
     """Return the SHA-256 of a text, of any text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

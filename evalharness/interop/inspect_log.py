@@ -16,8 +16,8 @@ from typing import Any
 
 from evalharness.api.errors import MissingDependency, RecordError
 from evalharness.api.installing import missing_package
-from evalharness.interop.imported import Answer, Imported, Sample, Task, number_of, plain, sha256_of
-from evalharness.runs.schema import entries_of, mapping, text_of
+from evalharness.interop.imported import Answer, Imported, Sample, Task, plain, sha256_of
+from evalharness.runs.schema import entries_of, mapping, number_of, text_of
 
 _VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 _REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "length", "tool_calls": "tool"}

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.api.errors import RecordError
-from evalharness.interop.imported import Answer, Imported, Sample, Task, number_of, plain, sha256_of
+from evalharness.interop.imported import Answer, Imported, Sample, Task, plain, sha256_of
 from evalharness.runs.files import numbered_lines
-from evalharness.runs.schema import items_of, mapping, text_of
+from evalharness.runs.schema import items_of, mapping, number_of, text_of
 
 _SAMPLES = re.compile(r"samples_(?P<task>.+?)(?:_(?P<date>\d{4}-\d\d-\d\dT[\d.:-]+))?\.jsonl")
 _LMMS_SAMPLES = re.compile(r"(?P<date>\d{8}_\d{6})_samples_(?P<task>.+)\.jsonl")

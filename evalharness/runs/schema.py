@@ -6,6 +6,7 @@ of runs that were killed, ask with `get`. Times ending in `_at` are ISO 8601 in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, cast
 
@@ -488,6 +489,17 @@ def generations_of(row: Row) -> list[Generation]:
     samples = [sample for sample in several if isinstance(sample, Mapping)] if isinstance(several, list) else []
     single = row.get("generation")
     return samples or ([single] if isinstance(single, (dict, Mapping)) else [])
+
+
+def number_of(value: object) -> float | None:
+    """Return a finite number or a truth value as a float, None for anything else."""
+    if not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def text_of(value: str | float | None) -> str:

@@ -12,7 +12,7 @@ from evalharness.analysis.gates import BUILT_IN_METRICS
 from evalharness.analysis.statistics.overlap import Overlap
 from evalharness.runs.journal import readable
 from evalharness.runs.judging import row_reference, shown_reference
-from evalharness.runs.schema import JUDGED, GateVerdict, Generation, Row, generations_of, mapping, text_of
+from evalharness.runs.schema import JUDGED, GateVerdict, Generation, Row, generations_of, mapping, number_of, text_of
 
 if TYPE_CHECKING:
     from evalharness.analysis.statistics.noise import Noise
@@ -220,13 +220,8 @@ def _marks(categories: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def plain_score(value: object) -> float | None:
-    if not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return round(number, _DIGITS) if abs(number) < _LARGEST else None
+    number = number_of(value)
+    return round(number, _DIGITS) if number is not None and abs(number) < _LARGEST else None
 
 
 def without_seed(options: object) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 from dataclasses import replace
 
 import pytest
@@ -40,11 +40,11 @@ def test_shared_numbers_are_those_of_rows_alone(engine, monkeypatch):
     forward = engine.backend.model.forward
     list(engine.stream(requests, options))  # with the comparison of the first pack
 
+    @functools.wraps(forward)
     def counted(*args, input_ids, **kwargs):
         widths.append(input_ids.shape)
         return forward(*args, input_ids=input_ids, **kwargs)
 
-    counted.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     monkeypatch.setattr(engine.backend.model, "forward", counted)
     together = dict(engine.stream(requests, options))
     assert sum(rows * width for rows, width in widths) < 240  # 474 one by one
@@ -92,10 +92,10 @@ def test_a_model_that_gives_other_numbers_is_run_row_by_row(hf_text_checkpoint, 
     backend = load(hf_text_checkpoint)
     forward = backend.model.forward
 
+    @functools.wraps(forward)
     def without_positions(*args, position_ids=None, **kwargs):
         return forward(*args, **kwargs)
 
-    without_positions.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     monkeypatch.setattr(backend.model, "forward", without_positions)
     requests = [ScoringRequest(list(range(20, 60)), response) for response in RESPONSES]
     with Engine(backend) as engine:
