@@ -206,9 +206,20 @@ def test_objects_that_datasets_keeps_as_json_are_read(tmp_path: Path) -> None:
     assert [case.row["kwargs"] for case in cases_from("a.parquet", id="n")(tmp_path)] == [[{"a": 1}, None], None]
 
 
-def test_large_row_groups_are_read_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_images_alone_has_as_many_rows_as_images(tmp_path: Path) -> None:
+    kept = pa.table({"image": [PNG] * 5})
+    pq.write_table(kept, tmp_path / "a.parquet", row_group_size=2)
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_stream(file, kept.schema) as writer:
+        writer.write_table(kept, max_chunksize=2)
+    for name in ("a.parquet", "a.arrow"):
+        assert [row["image"].read() for row in read_rows(name, data_dir=tmp_path)] == [PNG] * 5
+
+
+@pytest.mark.parametrize("free_bytes", [1 << 40, 0])
+def test_large_row_groups_are_read_some_rows_at_a_time(free_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from evalharness.data import arrow_files
 
+    monkeypatch.setattr(arrow_files, "_free_bytes", lambda: free_bytes)
     monkeypatch.setattr(arrow_files, "_MAX_PART_BYTES", 400)
     monkeypatch.setattr(arrow_files, "_MAX_CACHED_BYTES", 100)
     rows = [{"n": number, "text": f"{number} " * 20, "raw": b"x" * number} for number in range(100)]
@@ -216,6 +227,8 @@ def test_large_row_groups_are_read_some_rows_at_a_time(tmp_path: Path, monkeypat
     cases = list(cases_from("a.parquet", id="n")(tmp_path))
     for order in (range(100), range(99, -1, -7), (3, 90, 4, 91, 5, 60, 2, 50, 1, 40)):  # some from a copy that is made for them
         assert [(cases[at].row["n"], len(cases[at].row["raw"].read())) for at in order] == [(at, at) for at in order]
+    copies = cases[0].file._copies  # type: ignore[attr-defined]
+    assert {columns for _, columns in copies} == ({("n", "text"), ("raw",)} if free_bytes else set())
 
 
 class TestFolders:
