@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _MAX_CACHED_BYTES = 64 << 20
 _MAX_PART_BYTES = 32 << 20
 """Of what is decoded at once, uncompressed; pandas and pyarrow write a million rows into one row group."""
+_MAX_SCANNED_BYTES = 4 << 20
 _MAX_STARTS = 2
 _MAX_SHARE_OF_DISK = 0.25
 _BUFFER_BYTES = 1 << 16
@@ -40,13 +41,18 @@ _UNKNOWN: Any = object()
 """Stands for a value whose bytes must be read to know whether there are any."""
 
 
-def _pyarrow() -> Any:
+def pyarrow_for(what: str) -> Any:
+    """Return the package; `MissingDependency` names what needs it."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingDependency(missing_package("a Parquet or Arrow file", error, "parquet")) from error
+        raise MissingDependency(missing_package(what, error, "parquet")) from error
     return pyarrow
+
+
+def _pyarrow() -> Any:
+    return pyarrow_for("a Parquet or Arrow file")
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -184,6 +190,10 @@ class _ArrowRows:
         """Return these columns of a part."""
         raise NotImplementedError
 
+    def _in_order(self, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+        """Yield these columns of all rows, some at a time; nothing of them is kept, as a scan does not come back."""
+        raise NotImplementedError
+
     def _light(self, names: Collection[str]) -> tuple[str, ...]:
         """Return what is read of these columns to make rows: all but bytes."""
         return tuple(name for name in names if name not in self._binary)
@@ -208,15 +218,20 @@ class _ArrowRows:
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield numbers and rows."""
         names = self.schema.names if columns is None else [*dict.fromkeys(map(self._top, columns))]
-        light, num_read = self._light(names), 0
-        for part in self._all_parts(light):
-            whole = self._read(part, light)  # not kept: a scan does not come back
+        place = 0
+        for whole in self._guarded(self._in_order(self._light(names))):
             for start in range(0, whole.num_rows, _ROWS_AT_ONCE):
                 num = min(_ROWS_AT_ONCE, whole.num_rows - start)  # a slice of a table without columns does not know it
-                yield from enumerate(self._rows(whole.slice(start, num), part.start + start, num, names), part.start + start)
-            num_read += whole.num_rows
-        if num_read != self.num_rows:
-            raise self._unreadable(OSError(f"it has {num_read} of {self.num_rows} rows"))
+                yield from enumerate(self._rows(whole.slice(start, num), place, num, names), place)
+                place += num
+        if place != self.num_rows:
+            raise self._unreadable(OSError(f"it has {place} of {self.num_rows} rows"))
+
+    def _guarded(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        try:
+            yield from tables
+        except _errors() as error:
+            raise self._unreadable(error) from error
 
     def _top(self, name: str) -> str:
         """Return the column of a name, which may be `outer.inner`."""
@@ -227,20 +242,18 @@ class _ArrowRows:
 
     def _table(self, place: int, columns: tuple[str, ...]) -> tuple[pa.Table, int]:
         """Return the part in which a row is, and its first row."""
-        parts = self._all_parts(columns)
-        part = parts[bisect.bisect_right(parts, place, key=lambda each: each.start) - 1]
-        return _PARTS.get((self, part, columns), lambda: self._read(part, columns)), part.start
-
-    def _all_parts(self, columns: tuple[str, ...]) -> list[Part]:
         if columns not in self._parts:
             self._parts[columns] = self._parts_of(columns)
-        return self._parts[columns]
+        parts = self._parts[columns]
+        part = parts[bisect.bisect_right(parts, place, key=lambda each: each.start) - 1]
 
-    def _read(self, part: Part, columns: tuple[str, ...]) -> pa.Table:
-        try:
-            return self._part(part, columns)
-        except _errors() as error:
-            raise self._unreadable(error) from error
+        def read() -> pa.Table:
+            try:
+                return self._part(part, columns)
+            except _errors() as error:
+                raise self._unreadable(error) from error
+
+        return _PARTS.get((self, part, columns), read), part.start
 
     def _rows(self, table: pa.Table, start: int, num: int, names: Collection[str]) -> list[dict[str, Any]]:
         values: dict[str, list[Any]] = {}
@@ -356,10 +369,16 @@ class ParquetRows(_ArrowRows):
                 return table
         raise OSError(f"row group {part.group + 1} has fewer rows than its head says")
 
+    def _in_order(self, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+        for number in range(self._metadata.num_row_groups):
+            group = self._metadata.row_group(number)
+            fitting = group.num_rows * _MAX_SCANNED_BYTES // max(1, self._num_bytes(number, columns))
+            yield from self._tables(Part(0, number, 0, max(1, min(_ROWS_AT_ONCE, fitting))), columns)
+
     def _tables(self, part: Part, columns: tuple[str, ...]) -> Iterator[pa.Table]:
         pa = _pyarrow()
         with pa.parquet.ParquetFile(self.path, metadata=self._metadata, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
-            for batch in file.iter_batches(part.size, row_groups=[part.group], columns=list(columns)):
+            for batch in file.iter_batches(part.size, row_groups=[part.group], columns=list(columns), use_threads=False):
                 yield pa.Table.from_batches([batch])
 
 
@@ -405,6 +424,9 @@ class IpcRows(_ArrowRows):
 
     def _parts_of(self, columns: tuple[str, ...]) -> list[Part]:
         return self._starts
+
+    def _in_order(self, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+        return (self._part(part, columns) for part in self._starts)
 
     def _part(self, part: Part, columns: tuple[str, ...]) -> pa.Table:
         table = _pyarrow().Table.from_batches([self._batch(part.group)]).select(list(columns))

@@ -210,7 +210,7 @@ class Table(_Spans):
     def __init__(self, path: Path, name: str, columns: Sequence[str] | None = None) -> None:
         super().__init__(path, name)
         self._given = self._names = columns
-        self._delimiter = "\t" if path.name.lower().endswith((".tsv", ".tsv.gz")) else ","
+        self._delimiter = "\t" if re.search(r"\.tsv(\.\w+)?$", path.name.lower()) else ","
 
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield spans and rows."""

@@ -75,6 +75,7 @@ WRITERS: dict[str, Callable[[Path, Sequence[Mapping[str, Any]]], object]] = {
     "named.json": lambda path, rows: path.write_text(json_text({"version": 1, "notes": ["x"], "data": rows}), "utf-8"),
     "keyed.json": lambda path, rows: path.write_text(json_text({f"k{i}": row for i, row in enumerate(rows)}), "utf-8"),
     "a.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress("\n".join(map(json_text, rows)).encode())),
+    "a.jsonl.zst": lambda path, rows: path.write_bytes(pa.compress("\n".join(map(json_text, rows)).encode(), "zstd", asbytes=True)),
     "a.tar": write_tar,
     "a.csv": write_csv,
     "a.tsv": write_csv,
@@ -117,6 +118,7 @@ DAMAGED: dict[str, tuple[bytes | None, str]] = {
     "a.parquet": (None, "a.parquet cannot be read, it is damaged or cut off"),
     "file.arrow": (None, "file.arrow cannot be read"),
     "a.jsonl.gz": (None, "a.jsonl.gz cannot be read, it is damaged or cut off"),
+    "a.jsonl.zst": (None, "a.jsonl.zst cannot be read, it is damaged or cut off: Truncated"),
     "a.tar": (None, "a.tar cannot be read, it is damaged or cut off"),
     "a.json": (None, "a.json is not JSON"),
     "a.jsonl": (b'{"q": 1}\n\n{"q": 2\n', "a.jsonl:3 is not JSON"),
@@ -198,6 +200,33 @@ def test_a_tar_of_images_is_read_in_place_and_no_pickle_is_loaded(tmp_path: Path
         assert (first.row["cls"], second.row["txt"], first.row["jpg"].read(), first.row["seg.png"].read()) == (3, "für", PNG, PNG)
         assert isinstance(second.row["pkl"], StoredBytes)
     assert not (tmp_path / "sprung").exists()
+
+
+PACK: dict[str, Callable[[bytes], Any]] = {".gz": gzip.compress, ".zst": lambda content: pa.compress(content, "zstd", asbytes=True)}
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"), [("a.jsonl", b""), ("a.json", b"["), ("a.csv", b"q,n\n"), ("a.tar", tar_of([("1.json", b"1" * 10**6)])[:512])]
+)
+@pytest.mark.parametrize("packed", PACK)
+def test_a_small_file_does_not_unpack_to_a_huge_one(
+    name: str, begins: bytes, packed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{name}{packed}").write_bytes(PACK[packed](begins + b" " * 2_000_000))
+    monkeypatch.setattr("evalharness.data.unpacked._ALWAYS_ALLOWED", 500_000)
+    with pytest.raises(
+        ConfigError, match=rf"{name}\{packed} unpacks to more than 0 MB, which is over 200 times its size; if that is meant"
+    ):
+        list(read_rows(data_dir=tmp_path / f"{name}{packed}"))
+
+
+@pytest.mark.parametrize("column", ["json", "jpg"])
+def test_the_size_that_a_tars_header_claims_takes_no_memory(column: str, tmp_path: Path) -> None:
+    member = tarfile.TarInfo(f"1.{column}")
+    member.size = 1 << 40
+    (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + b"{}" * 300)
+    with pytest.raises(ConfigError, match="a.tar cannot be read, it is damaged or cut off"):
+        list(read_rows("a.tar", data_dir=tmp_path))
 
 
 def test_objects_that_datasets_keeps_as_json_are_read(tmp_path: Path) -> None:
