@@ -220,6 +220,19 @@ def test_a_small_file_does_not_unpack_to_a_huge_one(
         list(read_rows(data_dir=tmp_path / f"{name}{packed}"))
 
 
+@pytest.mark.parametrize("at_once", [1, 5, 100])
+def test_a_json_list_is_read_a_few_elements_at_a_time(at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalharness.data.text_files._AT_ONCE", at_once)
+    path = written(tmp_path, "a.json")
+    cases = list(cases_from("a.json")(tmp_path))
+    assert [{**case.row, "__file__": None} for case in cases[::-1]] == [{**row, "__file__": None} for row in ROWS[::-1]]
+    whole = path.read_text("utf-8-sig").rstrip()
+    for damaged, message in ((whole[:-5], "a.json is not JSON: "), (f"{whole} {{", "the file goes on behind its end at character")):
+        path.write_text(damaged, "utf-8")
+        with pytest.raises(ConfigError, match=message):
+            list(cases_from("a.json")(tmp_path))
+
+
 @pytest.mark.parametrize("column", ["json", "jpg"])
 def test_the_size_that_a_tars_header_claims_takes_no_memory(column: str, tmp_path: Path) -> None:
     member = tarfile.TarInfo(f"1.{column}")
