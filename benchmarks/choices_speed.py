@@ -1,9 +1,10 @@
 """Multiple choice by likelihood: the time of lm-evaluation-harness and of our backends on the same questions, and whether numbers agree.
 
     python -m benchmarks.choices_speed --model CHECKPOINT [--shape arc hellaswag mmlu] [--questions 60] [--rounds 3] [--backend hf vllm]
+    python -m benchmarks.choices_speed --model CHECKPOINT --device cuda --dtype bfloat16 --batch-sizes 32 128
 
 The questions are made here, in the shapes of ARC (short choices), HellaSwag (endings of a sentence or two) and five-shot MMLU (letters
-behind long prompts with the examples in common). Both sides turn texts into ids and score them in float32 on the CPU, from the first
+behind long prompts with the examples in common). Both sides turn texts into ids and score them on the same device, from the first
 request to the last number, models loaded before; rounds alternate, lm-eval with its best of `--batch-sizes`. Prints medians, ratios and the
 greatest difference between the sums of log-probabilities.
 """
@@ -19,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from evalharness import GenerationOptions, ModelLoadConfig, ScoringRequest, build_engine
+from evalharness import GenerationOptions, ModelLoadConfig, ScoringRequest, VllmEngineOptions, build_engine
 
 NOUNS = "river valley engine teacher garden window market signal forest bridge planet kitchen winter student machine letter"
 VERBS = "carries follows measures repairs paints opens crosses builds finds explains watches collects pushes covers returns"
@@ -105,15 +106,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="Of torch; more wait for each other where others use the machine")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    config = ModelLoadConfig(options.model, torch_dtype="float32")
-    engines = {}
-    for backend in options.backend:
-        engines[backend] = build_engine(backend, config)
+    config = ModelLoadConfig(options.model, torch_dtype=options.dtype)
+    memory = VllmEngineOptions(gpu_memory_utilization=0.4) if options.device == "cuda" else None  # the others' models are on the card, too
+    engines = {backend: build_engine(backend, config, vllm_options=memory) for backend in options.backend}
     from lm_eval.models.huggingface import HFLM
 
-    model = HFLM(pretrained=options.model, device="cpu", dtype="float32", batch_size=1)
+    model = HFLM(pretrained=options.model, device=options.device, dtype=options.dtype, batch_size=1)
     for shape in options.shape:
         measure(shape, options, model, engines)
     for engine in engines.values():
