@@ -144,6 +144,7 @@ class Prompt:
     and `text` is only what they decode to. `response_ids`: a given response, whose log-probabilities are asked for; nothing is
     generated then, and `num_tokens` does not count it.
     `bare`: of a bare text, what was asked; `text` is then without the tokenizer's beginning, which `token_ids` have.
+    `only_as_ids`: `text`, tokenised again, would have other ids, as special tokens in its data are text.
     `draft_ids`: what the answer will probably be, for backends that check many tokens at once; it never changes the answer.
     """
 
@@ -158,6 +159,7 @@ class Prompt:
     response_ids: tuple[int, ...] | None = None
     draft_ids: tuple[int, ...] = ()
     bare: CompletionRequest | None = None
+    only_as_ids: bool = False
 
     @property
     def has_images(self) -> bool:

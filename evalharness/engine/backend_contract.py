@@ -211,6 +211,24 @@ class BackendContract:
             assert (plain.num_prompt_tokens or 0) > (read.num_prompt_tokens or 0)
             assert plain.prompt_sha256 != read.prompt_sha256
 
+    def test_special_tokens_in_a_chat_are_read_unless_they_are_to_stay_text(self, engine: Engine) -> None:
+        end = engine.tokenizer.eos_token
+        texts = (f"a{end}b", "ab")
+        chats = [
+            TextGenerationRequest([{"role": "user", "content": text}], special_tokens=read) for text in texts for read in (True, False)
+        ]
+        read, kept, plain, same = outcomes_of(engine, chats, SHORT)
+        assert isinstance(read, GenerationResult)
+        assert isinstance(plain, GenerationResult)
+        assert isinstance(same, GenerationResult)
+        assert f"chat data: special token {end} read as a token" in read.ignored_options
+        assert (plain.prompt_sha256, plain.token_ids, plain.ignored_options) == (same.prompt_sha256, same.token_ids, same.ignored_options)
+        if isinstance(kept, GenerationFailure):
+            assert kept.kind == "invalid", "a tokenizer, or a server, that cannot read them as text"
+        else:
+            assert (kept.num_prompt_tokens or 0) > (read.num_prompt_tokens or 0)
+            assert (kept.prompt_text, kept.prompt_sha256 == read.prompt_sha256) == (read.prompt_text, False)
+
     def test_an_answer_goes_on_from_its_start(self, engine: Engine) -> None:
         begun = [replace(chat, prefill="The answer is:") for chat in CHATS]
         results = engine.generate_text_batch(begun, SHORT)

@@ -28,6 +28,7 @@ OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")
 # A failure of machine, network or code is never a score, whatever the test had scored before it.
 _SCORED = ("pass", "miss", "fail")
 NUM_NODEIDS = 3
+NUM_CASES_IN_REMARK = 3
 _PROBLEM_CHARS = 400
 _EXCERPT_CHARS = 120
 _PLACE_OF_TURN = re.compile(r" \([0-9]+ of [0-9]+\)")  # in what a chat template left out: chats of many lengths are one finding
@@ -160,6 +161,8 @@ class RunTables:
     """The group of each row's problem, -1 for a row that passed."""
     unknown_outcomes: Counter[str] = field(default_factory=Counter)
     ignored_options: Counter[tuple[int, str]] = field(default_factory=Counter)
+    first_ignored: dict[tuple[int, str], list[str]] = field(default_factory=dict)
+    """The ids of the first cases in which they were."""
     fallbacks: Counter[tuple[int, str]] = field(default_factory=Counter)
     cached: Counter[int] = field(default_factory=Counter)
     """Answers by engine that were not generated in this run."""
@@ -359,6 +362,9 @@ def _add_generations(tables: RunTables, engine: int, generations: list[Generatio
         ignored = (_PLACE_OF_TURN.sub("", printable(text_of(name))) for name in items_of(generation.get("ignored_options")))
         for name in dict.fromkeys(ignored):
             tables.ignored_options[engine, name] += 1
+            first = tables.first_ignored.setdefault((engine, name), [])
+            if len(first) < NUM_CASES_IN_REMARK and tables.case_ids[-1] not in first:
+                first.append(tables.case_ids[-1])
     tables.text_hashes.append(hash(tuple(texts)))
     return validity
 

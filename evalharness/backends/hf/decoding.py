@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from evalharness.api.checks import shown
-from evalharness.api.errors import BackendError, ImageError
+from evalharness.api.errors import BackendError, ImageError, RequestError
 from evalharness.api.hooks import LOGITS_PROCESSOR, STOPPING_CRITERIA, GenerationPlugin
 from evalharness.backends.base import BackendOutput, Completion, Prompt, SamplingPlan, StoppedBy, UnderWay, failure_of
 from evalharness.backends.hf._transformers import transformers
@@ -462,6 +462,11 @@ def row_with_images(prompt: Prompt, processor: Any) -> Row:
     image_token_id = processor.image_token_id
     if not images:
         return Row(prompt, prompt.token_ids)
+    if prompt.only_as_ids:
+        raise RequestError(
+            "the image processor tokenises the text itself, and would read special tokens in the data; ask with --backend vllm, or say "
+            "special_tokens=True"
+        )
     try:
         # The text is rendered already: a second beginning-of-sequence token would be another prompt.
         encoded = processor(text=[prompt.text], images=images, return_tensors="pt", add_special_tokens=False)
