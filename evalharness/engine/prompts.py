@@ -136,7 +136,8 @@ class PromptBuilder:
         if chat.prefill and not text.endswith(chat.prefill) and not gone:  # some strip messages
             gone = (f"the end {chat.prefill[len(chat.prefill.rstrip()) :]!r} of prefill",)
         remarks = tuple(f"chat template: {what} left out of the prompt" for what in gone)
-        data = [messages[:-1] if chat.prefill else messages, [tool if isinstance(tool, Mapping) else tool.to_json() for tool in chat.tools]]
+        tools = [tool if isinstance(tool, Mapping) else tool.to_json() for tool in chat.tools]
+        data: list[Sequence[Any]] = [messages[:-1] if chat.prefill else messages, tools]
         is_kept = not (chat.special_tokens and options.special_tokens)
         if is_kept and isinstance(request, ScoringRequest) and isinstance(request.response, str):
             data.append([request.response])
@@ -146,9 +147,8 @@ class PromptBuilder:
             return _Rendered(text, text_ids(text, tokenizer), remarks)
         kept = KeptTexts(data, text, tokenizer)
         data = kept.marked(data)
-        marked = render_prompt(owner, [*data[0], *messages[len(data[0]) :]], options, tools=data[1])
-        kept.check(marked, text, data)
-        return _Rendered(text, kept.ids(marked), remarks, kept)
+        kept.check(render_prompt(owner, [*data[0], *messages[len(data[0]) :]], options, tools=data[1]), text, data)
+        return _Rendered(text, kept.ids(kept.prompt), remarks, kept)
 
     def _begun(self, chat: Chat) -> tuple[Sequence[Mapping[str, Any]], ChatTemplateOptions]:
         """Return a chat's messages without pictures, the start of the answer as the last one, and how to render them."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from evalharness.analysis.gate_grammar import needs_baseline
 from evalharness.api.errors import BROKEN
 from evalharness.api.wording import part_of
-from evalharness.report.tables import NUM_CASES_IN_REMARK, OUTCOMES, ProblemGroup, RunTables
+from evalharness.report.tables import NUM_CASES_IN_REMARK, OUTCOMES, READ_AS_TOKENS, ProblemGroup, RunTables
 from evalharness.report.text import one_line, plural, share_text
 from evalharness.runs.partial import NOT_ASKED, how_drawn, part_texts
 from evalharness.runs.samples import NOT_RUN
@@ -23,8 +23,7 @@ FEW_CASES = 10
 """Below this a score says little, whatever it is."""
 SAME_TEXT_CASES = 3
 """From this many cases on, one and the same answer to all of them is worth a sentence."""
-_DATA_TOKEN = "chat data: special token "
-_REMARKS = (_DATA_TOKEN, "chat template: ", "joined texts: ")
+_REMARKS = ("chat template: ", "joined texts: ")
 """How what is recorded among ignored options and is none begins."""
 ERRORS = "ended in an error: not counted in any mean"
 """How the caveat about errors ends."""
@@ -278,15 +277,17 @@ def _deviations(tables: RunTables) -> Iterator[str]:
     for (engine, backend), count in tables.fallbacks.items():
         yield f"{plural(count, 'answer')} of {names[engine]} came from the fallback backend {backend}, not from the one requested"
     for (engine, option), count in tables.ignored_options.items():
-        if option.startswith(_DATA_TOKEN) and option.endswith(" kept as text"):
+        if option.endswith(" kept as text"):
             continue  # as asked
-        if not option.startswith(_REMARKS):
-            yield f"{names[engine]} ignored the option {option} in {plural(count, 'answer')}"
-            continue
         first = tables.first_ignored[engine, option]
-        cases = f"{one_line(', '.join(first), 120)}{', …' if count > NUM_CASES_IN_REMARK == len(first) else ''}"
-        remedy = "; --special-tokens-as-text keeps it text" if option.startswith(_DATA_TOKEN) else ""
-        yield f"{names[engine]}: {option} in {plural(count, 'answer')} ({cases}){remedy}"
+        cases = f" ({one_line(', '.join(first), 120)}{', …' if count > NUM_CASES_IN_REMARK == len(first) else ''})"
+        if option == READ_AS_TOKENS:
+            read = f"special tokens in the data of {plural(count, 'answer')}{cases}, {one_line(', '.join(tables.data_tokens[engine]), 120)}"
+            yield f"{names[engine]} read {read}; --special-tokens-as-text keeps them text"
+        elif option.startswith(_REMARKS):
+            yield f"{names[engine]}: {option} in {plural(count, 'answer')}{cases}"
+        else:
+            yield f"{names[engine]} ignored the option {option} in {plural(count, 'answer')}"
     for entry in entries_of(tables.run.get("engines")):
         if not_taken := items_of(entry.get("options_not_taken")):
             options = ", ".join("--" + text_of(name).replace("_", "-") for name in not_taken)

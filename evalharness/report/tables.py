@@ -31,6 +31,8 @@ NUM_NODEIDS = 3
 NUM_CASES_IN_REMARK = 3
 _PROBLEM_CHARS = 400
 _EXCERPT_CHARS = 120
+READ_AS_TOKENS = "chat data: special tokens"
+_DATA_TOKEN = re.compile(r"chat data: special token (.*) read as a token", re.DOTALL)
 _PLACE_OF_TURN = re.compile(r" \([0-9]+ of [0-9]+\)")  # in what a chat template left out: chats of many lengths are one finding
 
 
@@ -163,6 +165,8 @@ class RunTables:
     ignored_options: Counter[tuple[int, str]] = field(default_factory=Counter)
     first_ignored: dict[tuple[int, str], list[str]] = field(default_factory=dict)
     """The ids of the first cases in which they were."""
+    data_tokens: dict[int, dict[str, None]] = field(default_factory=dict)
+    """By engine the special tokens that chats' data had and that were read as tokens, in order."""
     fallbacks: Counter[tuple[int, str]] = field(default_factory=Counter)
     cached: Counter[int] = field(default_factory=Counter)
     """Answers by engine that were not generated in this run."""
@@ -359,7 +363,7 @@ def _add_generations(tables: RunTables, engine: int, generations: list[Generatio
             tables.fallbacks[engine, printable(text_of(generation["fallback"]))] += 1
         if generation.get("cached") is True:
             tables.cached[engine] += 1
-        ignored = (_PLACE_OF_TURN.sub("", printable(text_of(name))) for name in items_of(generation.get("ignored_options")))
+        ignored = (_remark(tables, engine, printable(text_of(name))) for name in items_of(generation.get("ignored_options")))
         for name in dict.fromkeys(ignored):
             tables.ignored_options[engine, name] += 1
             first = tables.first_ignored.setdefault((engine, name), [])
@@ -367,6 +371,14 @@ def _add_generations(tables: RunTables, engine: int, generations: list[Generatio
                 first.append(tables.case_ids[-1])
     tables.text_hashes.append(hash(tuple(texts)))
     return validity
+
+
+def _remark(tables: RunTables, engine: int, remark: str) -> str:
+    """Return a remark without what differs from case to case: the places of turns, and special tokens in data, which are noted."""
+    if read := _DATA_TOKEN.fullmatch(remark):
+        tables.data_tokens.setdefault(engine, {})[read[1]] = None
+        return READ_AS_TOKENS
+    return _PLACE_OF_TURN.sub("", remark)
 
 
 def _add_scores(tables: RunTables, number: int, outcome: str, scores: Mapping[str, float] | None) -> Iterable[str]:

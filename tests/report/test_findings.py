@@ -195,8 +195,9 @@ def test_what_a_template_leaves_out_is_one_finding_for_chats_of_all_lengths(tmp_
 
 
 def test_special_tokens_that_a_chats_data_holds_are_named_with_their_cases(tmp_path: Path) -> None:
-    named = [[f"chat data: special token <|im_end|> {how}"] for how in ("read as a token", "kept as text")]
-    samples = [row(f"case-{number}", generation=generation(text=str(number), ignored_options=named[number > 1])) for number in range(30)]
+    read, kept = ([f"chat data: special token {token} {how}" for token in ("<s>", "<a>")] for how in ("read as a token", "kept as text"))
+    each = [read, read[:1], *[kept] * 10]
+    samples = [row(f"case-{place}", generation=generation(text=str(place), ignored_options=one)) for place, one in enumerate(each)]
     assert findings_of(tmp_path, samples) == [
-        "hf:tiny: chat data: special token <|im_end|> read as a token in 2 answers (case-0, case-1); --special-tokens-as-text keeps it text"
+        "hf:tiny read special tokens in the data of 2 answers (case-0, case-1), <s>, <a>; --special-tokens-as-text keeps them text"
     ]
