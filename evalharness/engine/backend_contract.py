@@ -427,6 +427,18 @@ class BackendContract:
         requests = [look(noise(64, 48)), CHATS[0], look(noise(300, 200), noise(70, 90)), CHATS[1], look(noise(33, 500))]
         assert generate(engine, requests, FREE) == [generate(engine, [request], FREE)[0] for request in requests]
 
+    def test_special_tokens_beside_an_image_stay_text_where_asked(self, engine: Engine) -> None:
+        self._require_vision(engine)
+        encode, odd = engine.tokenizer.encode, f"a{engine.tokenizer.eos_token}b"
+        asked = [replace(look(noise(64, 48), question=question), special_tokens=False) for question in (odd, "ab")]
+        kept, plain = outcomes_of(engine, asked, SHORT)
+        if isinstance(kept, GenerationFailure):
+            assert kept.kind == "invalid", "a server that renders messages itself"
+        else:
+            more = len(encode(odd, add_special_tokens=False, split_special_tokens=True)) - len(encode("ab", add_special_tokens=False))
+            assert isinstance(plain, GenerationResult)
+            assert (kept.num_prompt_tokens or 0) - (plain.num_prompt_tokens or 0) == more
+
     @pytest.mark.parametrize("bad", ["absent.jpg", b"", b"no image"], ids=["missing", "empty", "no image"])
     def test_an_image_that_cannot_be_opened_fails_alone(self, engine: Engine, bad: Any) -> None:
         self._require_vision(engine)

@@ -12,9 +12,11 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from evalharness.api.errors import RequestError
+from evalharness.backends.base import KeptText
 from evalharness.engine.template_probe import remembered
 from evalharness.engine.text_ids import continuation_ids, special_ids, text_ids, text_of_ids
 
@@ -113,10 +115,19 @@ class KeptTexts:
 
     def ids(self, marked: str, what: str = "prompt") -> _Ids:
         """Return the ids of a text with marks: special tokens in it are the template's, those that marks stand for are text."""
+        return tuple(token_id for _, spelled in self._pieces(marked, what) for token_id in spelled)
+
+    def for_backend(self) -> KeptText:
+        """Return the prompt with marks, for a backend that tokenises it together with images."""
+        return KeptText(self.prompt, tuple(piece for piece in self._pieces(self.prompt, "prompt") if piece[0] != piece[1]))
+
+    def _pieces(self, marked: str, what: str) -> list[tuple[_Ids, _Ids]]:
+        """Return the ids of the template's special tokens, and of what lies between with marks and spelled out."""
         whole = text_ids(marked, self._tokenizer, what)
         for is_continued in (False, True):
-            if self._ids(marked, what, is_continued) == whole:
-                return self._ids(marked, what, is_continued, self.spelled)
+            pieces = list(self._split(marked, what, is_continued))
+            if tuple(token_id for ids, _ in pieces for token_id in ids) == whole:
+                return pieces
         raise RequestError(
             f"the {what} holds {self._named()} in its data, which cannot be kept text: this tokenizer reads what stands between special "
             "tokens otherwise than alone; take it out of the data, or say special_tokens=True"
@@ -125,12 +136,12 @@ class KeptTexts:
     def _named(self) -> str:
         return " and ".join(map(repr, self._marks))
 
-    def _ids(self, marked: str, what: str, is_continued: bool, spelled: Any = str) -> _Ids:
-        """Return the ids of the template's special tokens and of what lies between; `is_continued`: a piece continues that before it."""
-        pieces, ids = self._special.written.split(marked), list[int]()
+    def _split(self, marked: str, what: str, is_continued: bool) -> Iterator[tuple[_Ids, _Ids]]:
+        """Yield each piece's ids as in `_pieces`; `is_continued`: a piece continues that before it."""
+        pieces = self._special.written.split(marked)
         for place, piece in enumerate(pieces):
             if place % 2:
-                ids.append(self._special.ids[piece])
+                yield ((self._special.ids[piece],),) * 2
                 continue
             if place and self._takes_space(pieces[place - 1], "rstrip"):
                 piece = piece.lstrip()
@@ -138,11 +149,9 @@ class KeptTexts:
                 piece = piece.rstrip()
             if not piece:
                 continue
-            if place and is_continued:
-                ids += continuation_ids(spelled(piece), self._tokenizer, special_tokens=False)
-            else:
-                ids += text_ids(spelled(piece), self._tokenizer, what, special_tokens=False)
-        return tuple(ids)
+            ids_of = continuation_ids if place and is_continued else partial(text_ids, what=what)
+            ids, spelled = (ids_of(text, self._tokenizer, special_tokens=False) for text in (piece, self.spelled(piece)))
+            yield ids, spelled
 
     def _takes_space(self, token: str, side: str) -> bool:
         added = getattr(self._tokenizer, "added_tokens_decoder", {}).get(self._special.ids[token])

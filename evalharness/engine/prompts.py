@@ -107,7 +107,17 @@ class PromptBuilder:
         given_as_ids = isinstance(asked, (tuple, TokenGenerationRequest))
         call = self._chat(chat) if chat is not None and request_images is not None else None
         prompt = Prompt(
-            index, text, token_ids, num_tokens, plan, load, call, given_as_ids, response, bare=bare, only_as_ids=kept is not None
+            index,
+            text,
+            token_ids,
+            num_tokens,
+            plan,
+            load,
+            call,
+            given_as_ids,
+            response,
+            bare=bare,
+            kept=None if kept is None else kept.for_backend(),
         )
         rolling = request.rolling if isinstance(request, ScoringRequest) else False
         windows = window_prompts(prompt, rolling, self._backend.max_model_len) if rolling else ()
@@ -354,7 +364,7 @@ def prompt_sha256(prompt: Prompt, facts: Sequence[Mapping[str, Any]]) -> str:
         return token_ids_sha256(prompt.token_ids, prompt.response_ids)
     if prompt.bare is not None:
         return bare_sha256(prompt.bare, prompt.response_ids)
-    more = b"".join(b"\0" + fact["sha256"].encode("ascii") for fact in facts) + b"\0special tokens kept text" * prompt.only_as_ids
+    more = b"".join(b"\0" + fact["sha256"].encode("ascii") for fact in facts) + b"\0special tokens kept text" * (prompt.kept is not None)
     return _text_sha256(prompt.text, more, prompt.response_ids)
 
 
