@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evalharness.api.cases import Case
-from evalharness.api.checks import check_boolean, check_instance, check_text
+from evalharness.api.checks import check_boolean, check_instance, check_text, named_parameters
 from evalharness.api.errors import ConfigError, RequestError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import CompletionRequest, GenerationResult, TextGenerationRequest, VlmGenerationRequest
@@ -126,9 +126,9 @@ class Template:
         if isinstance(answer, list):
             answer = answer[0]
         if isinstance(answer, int):
-            if choices is None:
+            if choices is None and isinstance(target, int):
                 raise ConfigError(f"a shot's target is {answer}, and there are no choices to take it from; give template(…, choices=…)")
-            answer = choices[answer]
+            answer = str(answer) if choices is None else choices[answer]  # without choices a number in a row is the answer
         prefill = text_of(own.prefill, row, "prefill") if own.prefill is not None else self._prefill(row)
         return self._parts(row, text, answer, prefill, images)
 
@@ -181,6 +181,15 @@ def _content(part: _Part) -> Any:
     return [*({"type": "image"} for _ in part.images), {"type": "text", "text": part.content}]
 
 
+@named_parameters(
+    doc_to_text="text",
+    doc_to_target="target",
+    doc_to_choice="choices",
+    gen_prefix="prefill",
+    fewshot_delimiter="delimiter",
+    system="description",
+    **dict.fromkeys(("num_fewshot", "few_shot", "fewshot_split"), "shots=few_shot(POOL, k)"),
+)
 def template(
     text: Field,
     *,
