@@ -346,7 +346,7 @@ class ModelLoadConfig:
 class ChatTemplateOptions:
     """How messages become the prompt; thinking is off by default. `thinking_marks` open and close a thought.
 
-    `special_tokens` False: what the messages write like a special token stays text, in all requests.
+    `special_tokens` False: what data writes like a special token stays text, in all chats and scored texts.
     """
 
     add_generation_prompt: bool = True

@@ -151,8 +151,8 @@ class RunConfig:
     )
     special_tokens_as_text: bool = option(
         _FLAG,
-        "Keep text what a chat's data writes like a special token, such as <|im_end|> in a question (default: tokens, as in training and "
-        "on servers; the last screen names the cases)",
+        "Keep text what the data of chats and scored texts writes like a special token, such as <|im_end|> in a question (default: tokens, "
+        "as in training and on servers; the last screen names the cases)",
         default=False,
     )
     plugin: tuple[str, ...] = option(

@@ -221,7 +221,7 @@ class BackendContract:
         assert isinstance(read, GenerationResult)
         assert isinstance(plain, GenerationResult)
         assert isinstance(same, GenerationResult)
-        assert f"chat data: special token {end} read as a token" in read.ignored_options
+        assert f"data: special token {end} read as a token" in read.ignored_options
         assert (plain.prompt_sha256, plain.token_ids, plain.ignored_options) == (same.prompt_sha256, same.token_ids, same.ignored_options)
         if isinstance(kept, GenerationFailure):
             assert kept.kind == "invalid", "a tokenizer, or a server, that cannot read them as text"

@@ -88,7 +88,10 @@ class PromptBuilder:
         """Return the prompt of one request; raises `RequestError` if it cannot be run."""
         chat = chat_of(request)
         request_images = images_of(chat)
-        rendered = _Rendered(*self._without_chat(request)) if chat is None else self._rendered(chat, request, request_images)
+        remarks: tuple[str, ...] = ()
+        if isinstance(request, ScoringRequest) and isinstance(request.prompt, str):
+            request, remarks = self._scored_text(request, request.prompt)
+        rendered = _Rendered(*self._without_chat(request), remarks) if chat is None else self._rendered(chat, request, request_images)
         text, token_ids, ignored, kept = rendered
         asked = request.prompt if isinstance(request, ScoringRequest) else request
         bare = asked if isinstance(asked, CompletionRequest) else None
@@ -152,13 +155,20 @@ class PromptBuilder:
         if is_kept and isinstance(request, ScoringRequest) and isinstance(request.response, str):
             data.append([request.response])
         found = special_tokens_in(data, tokenizer)
-        remarks += tuple(f"chat data: special token {token} {'kept as text' if is_kept else 'read as a token'}" for token in found)
+        remarks += _data_remarks(found, is_kept=is_kept)
         if not (found and is_kept):
             return _Rendered(text, text_ids(text, tokenizer), remarks)
         kept = KeptTexts(data, text, tokenizer)
         data = kept.marked(data)
         kept.check(render_prompt(owner, [*data[0], *messages[len(data[0]) :]], options, tools=data[1]), text, data)
         return _Rendered(text, kept.ids(kept.prompt), remarks, kept)
+
+    def _scored_text(self, request: ScoringRequest, prompt: str) -> tuple[ScoringRequest, tuple[str, ...]]:
+        """Return a request that scores text behind text, and remarks about special tokens, which stay text if the options say so."""
+        texts = [prompt, request.response] if isinstance(request.response, str) else [prompt]
+        found = special_tokens_in(texts, self._backend.tokenizer)
+        is_kept = not self._chat_template.special_tokens
+        return replace(request, prompt=CompletionRequest(prompt)) if found and is_kept else request, _data_remarks(found, is_kept=is_kept)
 
     def _begun(self, chat: Chat) -> tuple[Sequence[Mapping[str, Any]], ChatTemplateOptions]:
         """Return a chat's messages without pictures, the start of the answer as the last one, and how to render them."""
@@ -307,6 +317,10 @@ class PromptBuilder:
 
         counts = num_image_tokens(processor, [images.image_size(source) for source in request_images.sources])
         return None if counts is None else len(token_ids) - len(counts) + sum(counts)
+
+
+def _data_remarks(found: Sequence[str], *, is_kept: bool) -> tuple[str, ...]:
+    return tuple(f"data: special token {token} {'kept as text' if is_kept else 'read as a token'}" for token in found)
 
 
 def _check_sides(image_processor: Any, request_images: RequestImages) -> None:

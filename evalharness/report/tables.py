@@ -31,8 +31,8 @@ NUM_NODEIDS = 3
 NUM_CASES_IN_REMARK = 3
 _PROBLEM_CHARS = 400
 _EXCERPT_CHARS = 120
-READ_AS_TOKENS = "chat data: special tokens"
-_DATA_TOKEN = re.compile(r"chat data: special token (.*) read as a token", re.DOTALL)
+READ_AS_TOKENS = "data: special tokens"
+_DATA_TOKEN = re.compile(r"data: special token (.*) read as a token", re.DOTALL)
 _PLACE_OF_TURN = re.compile(r" \([0-9]+ of [0-9]+\)")  # in what a chat template left out: chats of many lengths are one finding
 
 
@@ -166,7 +166,7 @@ class RunTables:
     first_ignored: dict[tuple[int, str], list[str]] = field(default_factory=dict)
     """The ids of the first cases in which they were."""
     data_tokens: dict[int, dict[str, None]] = field(default_factory=dict)
-    """By engine the special tokens that chats' data had and that were read as tokens, in order."""
+    """By engine the special tokens that data had and that were read as such, in order."""
     fallbacks: Counter[tuple[int, str]] = field(default_factory=Counter)
     cached: Counter[int] = field(default_factory=Counter)
     """Answers by engine that were not generated in this run."""

@@ -195,7 +195,7 @@ def test_what_a_template_leaves_out_is_one_finding_for_chats_of_all_lengths(tmp_
 
 
 def test_special_tokens_that_a_chats_data_holds_are_named_with_their_cases(tmp_path: Path) -> None:
-    read, kept = ([f"chat data: special token {token} {how}" for token in ("<s>", "<a>")] for how in ("read as a token", "kept as text"))
+    read, kept = ([f"data: special token {token} {how}" for token in ("<s>", "<a>")] for how in ("read as a token", "kept as text"))
     each = [read, read[:1], *[kept] * 10]
     samples = [row(f"case-{place}", generation=generation(text=str(place), ignored_options=one)) for place, one in enumerate(each)]
     assert findings_of(tmp_path, samples) == [
