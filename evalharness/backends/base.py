@@ -133,6 +133,16 @@ class ChatCall:
     tools: tuple[Mapping[str, Any], ...] = ()
 
 
+class KeptText(NamedTuple):
+    """A prompt with marks in place of special tokens that stay text, for backends that tokenise it themselves, with images.
+
+    `pieces`: of each piece with marks, in order, the ids as it is and the ids that it is to have.
+    """
+
+    text: str
+    pieces: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
 @dataclass(frozen=True)
 class Prompt:
     """One prompt, ready to run.
@@ -144,6 +154,7 @@ class Prompt:
     and `text` is only what they decode to. `response_ids`: a given response, whose log-probabilities are asked for; nothing is
     generated then, and `num_tokens` does not count it.
     `bare`: of a bare text, what was asked; `text` is then without the tokenizer's beginning, which `token_ids` have.
+    `kept`: of a chat in whose data special tokens stay text; `text`, tokenised again, would have other ids than `token_ids`.
     `draft_ids`: what the answer will probably be, for backends that check many tokens at once; it never changes the answer.
     """
 
@@ -158,6 +169,7 @@ class Prompt:
     response_ids: tuple[int, ...] | None = None
     draft_ids: tuple[int, ...] = ()
     bare: CompletionRequest | None = None
+    kept: KeptText | None = None
 
     @property
     def has_images(self) -> bool:

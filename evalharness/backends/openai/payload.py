@@ -94,7 +94,7 @@ class RequestWriter:
         `RequestError` for a prompt given as ids that would not be the same ones again after a way through text.
         """
         ids = self._flavour.token_ids and not as_text
-        if (prompt.given_as_ids or prompt.bare is not None) and not ids:
+        if (prompt.given_as_ids or prompt.bare is not None or prompt.kept is not None) and not ids:
             self._check_round_trip(prompt)
         body: dict[str, Any] = {"model": model, "prompt": list(prompt.token_ids) if ids else prompt.text}
         if prompt.plan.logprobs:
@@ -117,6 +117,11 @@ class RequestWriter:
             raise RequestError(
                 f"server {self._name!r} cannot go on with a message (prefill, continue_final_message) where there are images; leave it "
                 "out, or ask with --backend hf or vllm"
+            )
+        if prompt.kept is not None:
+            raise RequestError(
+                "a server renders messages with images itself, and would read special tokens in the data; ask with --backend hf or "
+                "vllm, or say special_tokens=True"
             )
         body: dict[str, Any] = {"model": model, "messages": _with_images(chat.messages, images)}
         if chat.tools:
