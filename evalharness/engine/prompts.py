@@ -97,6 +97,8 @@ class PromptBuilder:
         given_as_ids = isinstance(asked, (tuple, TokenGenerationRequest))
         call = self._chat(chat) if chat is not None and request_images is not None else None
         prompt = Prompt(index, text, token_ids, num_tokens, plan, load, call, given_as_ids, response, bare=bare)
+        if isinstance(request, ScoringRequest) and request.greedy:
+            prompt = replace(prompt, asks_greedy=True)
         rolling = request.rolling if isinstance(request, ScoringRequest) else False
         windows = window_prompts(prompt, rolling, self._backend.max_model_len) if rolling else ()
         for part in windows or (prompt,):

@@ -18,11 +18,13 @@ from evalharness.scores.mathematics import MathVerdict, math_equal, math_verify
 from evalharness.scores.ocr import ocr_contains
 from evalharness.scores.perplexity import PERPLEXITY_DIRECTIONS, document_request, perplexity_aggregates, perplexity_scores
 from evalharness.scores.relaxed_accuracy import relaxed_accuracy, relaxed_accuracy_corrected
+from evalharness.scores.targets import TARGET_DIRECTIONS, target_aggregates, target_scores
 from evalharness.scores.vqa import vqa_accuracy
 
 __all__ = [
     "CHOICE_DIRECTIONS",
     "PERPLEXITY_DIRECTIONS",
+    "TARGET_DIRECTIONS",
     "ChoiceScores",
     "InstructionsFollowed",
     "MathVerdict",
@@ -50,6 +52,8 @@ __all__ = [
     "perplexity_scores",
     "relaxed_accuracy",
     "relaxed_accuracy_corrected",
+    "target_aggregates",
+    "target_scores",
     "ter",
     "translation",
     "vqa_accuracy",
