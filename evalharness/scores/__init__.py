@@ -7,7 +7,7 @@ is right.
 from __future__ import annotations
 
 from evalharness.scores.anls import anls, anls_corrected
-from evalharness.scores.averages import all_of, macro_over
+from evalharness.scores.averages import all_of, macro_over, with_draws
 from evalharness.scores.choices import CHOICE_DIRECTIONS, ChoiceScores, choice_aggregates, choice_request, choice_scores
 from evalharness.scores.exact_match import exact_match
 from evalharness.scores.grounding import boxes_in, iou
@@ -57,4 +57,5 @@ __all__ = [
     "ter",
     "translation",
     "vqa_accuracy",
+    "with_draws",
 ]
