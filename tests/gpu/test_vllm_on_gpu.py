@@ -239,7 +239,7 @@ def test_choices_that_share_their_prompt_are_scored_as_without_sharing(tmp_path:
     responses = ([60, 61], [60, 61, 62] * 20, [60, 61], [63], [64, 65, 66] * 12)
     requests = [ScoringRequest(context, response) for context in contexts for response in responses]
     values = ModelLoadConfig(str(make_text_checkpoint(tmp_path / "text")), torch_dtype="float32")
-    for engine in cold(values, max_num_seqs=64):
+    for engine in cold(values, max_num_seqs=64, max_model_len=256):
         shared, alone = scored_with_and_without_sharing(engine, requests, monkeypatch)
         for place, request in enumerate(requests):
             assert len(alone[place].logprobs) == len(request.response)
