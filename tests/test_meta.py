@@ -230,8 +230,8 @@ def test_only_the_stop_policy_gives_a_finish_reason() -> None:
 
 def test_nothing_heavy_is_imported_at_the_top_outside_backends_report_and_numerics() -> None:
     at_top = {}
-    # Geometry is loaded where objects are matched, not by the evals.
-    for name, tree in trees(without=("backends/", "report/", "analysis/statistics/", "tasks/dense/geometry")):
+    # Geometry and draws are loaded where objects are matched, not by the evals.
+    for name, tree in trees(without=("backends/", "report/", "analysis/statistics/", "tasks/dense/geometry", "scores/detection_draws")):
         heavy = {package for node in tree.body for package in imports_of(node) if isinstance(node, (ast.Import, ast.ImportFrom))}
         if heavy.intersection(HEAVY):
             at_top[name] = heavy.intersection(HEAVY)

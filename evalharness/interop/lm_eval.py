@@ -192,7 +192,7 @@ def _sample(doc_id: str, values: Mapping[str, Any]) -> Sample:
         sample.details["doc"] = doc
     choices = _choices(requests, responses)
     if choices:
-        best = max(choices, key=lambda choice: choice["logprob"])
+        best = max(choices, key=lambda choice: float(choice["logprob"]))
         sample.details["choices"] = choices
         sample.answers = [Answer(best["text"], best.get("context", prompt), prompt_sha256, "scored")]
     elif "input" not in values and requests and len(requests[0]) == 1 and responses and _logprob(responses[0]) is not None:
@@ -208,6 +208,7 @@ def _choices(requests: Sequence[Sequence[Any]], responses: Sequence[Sequence[Any
     found: list[dict[str, Any]] = []
     if len(requests) == 1 and len(requests[0]) == 1 and len(responses) > 1:  # of lmms-eval, which does not write the texts
         requests = [[requests[0][0], f"choice {place}"] for place in range(len(responses))]
+    have_contexts = len({text_of(each[0]) for each in requests if each}) > 1
     for arguments, answers in zip(requests, responses, strict=False):
         pair = answers[0] if answers else None
         if len(arguments) < 2 or not isinstance(arguments[1], str) or not isinstance(pair, list) or len(pair) != 2:
@@ -215,9 +216,13 @@ def _choices(requests: Sequence[Sequence[Any]], responses: Sequence[Sequence[Any
         logprob = _logprob(pair)
         if logprob is None:
             return []
-        context = {"context": text_of(arguments[0])} if found and arguments[0] != requests[0][0] else {}
-        found.append({"text": arguments[1], "logprob": logprob, "is_greedy": text_of(pair[1]) in ("True", "true", "1"), **context})
+        context = {"context": text_of(arguments[0])} if have_contexts else {}
+        told = {"is_greedy": _GREEDY[text_of(pair[1])]} if text_of(pair[1]) in _GREEDY else {}
+        found.append({"text": arguments[1], "logprob": "-inf" if logprob == -math.inf else logprob, **told, **context})
     return found
+
+
+_GREEDY = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
 
 
 def _logprob(value: object) -> float | None:

@@ -215,6 +215,16 @@ def test_a_run_goes_out_and_comes_back(reports: Path, capsys: pytest.CaptureFixt
         values = [[entry["value"] for entry in read_run(path)["aggregates"]] for path in (first, again)]
         assert values[0] == values[1]
     shutil.rmtree("lm-eval")
+    # A choice behind a prompt of its own keeps it, and whether one is greedy stays unknown where it was not told.
+    arc = [{**line, "arguments": {f"gen_args_{n}": {"arg_0": f"Q {n}", "arg_1": " a"} for n in range(3)}} for line in ARC]
+    arc[0]["resps"] = [[["-1.5", "True"]], [["-inf", "None"]], [["-2.0", "False"]]]
+    choices = read_lm_eval([write_lm_eval(Path("apart"), {"arc": arc})], "lm-eval").tasks[0].samples[0].details["choices"]
+    assert choices[1] == {"text": " a", "logprob": "-inf", "context": "Q 1"}
+    run_import("lm-eval", "apart", run_id="c")
+    assert main(["export", "c", "--format", "lm-eval", "--out", "again"]) == 0
+    (path,) = Path("again").rglob("samples_*.jsonl")
+    line = json.loads(path.read_text().splitlines()[0])
+    assert (line["arguments"], line["resps"]) == (arc[0]["arguments"], arc[0]["resps"])
     # "1" and "01", and a number beside names, are different cases; their documents must not be one.
     named = [inspect_sample(name, "Paris", value) for name, value in (("1", "C"), ("01", "I"), ("kenya", "C"), ("2", "I"))]
     run_import("inspect", write_log(Path("named.json"), inspect_log(named)), run_id="b")
