@@ -14,7 +14,9 @@ import functools
 import inspect
 import itertools
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +26,7 @@ from evalharness.pytest_plugin.source_uses import Binding, Uses, uses_of
 _MAX_STEPS, _MAX_DEPTH, _MAX_COMBINATIONS = 50_000, 30, 500
 _FUNCTIONS = (ast.FunctionDef, ast.Lambda)
 _FROM_KEYS = vars(dict)["fromkeys"]
+_BUILT_IN_TYPES = (type, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 _BUILT_IN = (list, tuple, set, frozenset, sorted, reversed, zip, enumerate, _FROM_KEYS)
 
 
@@ -58,7 +61,7 @@ class _Dict:
     """A dict by its possible keys, and what its values may be."""
 
     keys: frozenset[str]
-    values: Callable[[], Values]
+    values: Lazy
 
 
 @dataclass(frozen=True)
@@ -66,25 +69,40 @@ class _Made:
     """An instance of a class, by its fields as far as they are known."""
 
     of: type
-    fields: Mapping[str, Callable[[], Values]]
+    fields: Mapping[str, Lazy]
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A function of a class, with what it is called on."""
+
+    function: types.FunctionType
+    owner: _Value
 
 
 class _Anything:
     """A value of which nothing is known."""
 
 
-_Value: TypeAlias = "_Known | _Text | _Items | _Dict | _Made | _Anything"
+_Value: TypeAlias = "_Known | _Text | _Items | _Dict | _Made | _Method | _Anything"
 Values: TypeAlias = "tuple[_Value, ...]"
 """What an expression may be: one of these."""
+Lazy: TypeAlias = "Callable[[], Values]"
 _ANY: Values = (_Anything(),)
 
 
-def names_of(expression: ast.expr, function: Callable[..., Any]) -> frozenset[str] | None:
-    """Return the keys of the mapping that an expression in a function is; None where the code does not tell."""
+def names_of(expression: ast.expr, function: Callable[..., Any], trusted: Iterable[str] = ()) -> frozenset[str] | None:
+    """Return the keys of the mapping that an expression in a function is; None where the code does not tell.
+
+    `trusted`: names of functions that change nothing that they get.
+    """
     reader = _Reader()
     try:
         frame = _Frame.of(function)
-        return None if frame is None else reader.keys(reader.values(expression, frame))
+        if frame is None:
+            return None
+        frame.trusted = frozenset(trusted)
+        return reader.keys(reader.values(expression, frame))
     except (_Unclear, RecursionError):
         return None
 
@@ -102,15 +120,25 @@ def names_returned(function: Any, *, nested: bool = False) -> frozenset[str] | N
         return None
 
 
+def _anything() -> Values:
+    return _ANY
+
+
+def _always(values: Values) -> Lazy:
+    return lambda: values
+
+
 class _Frame:
     """Where names are looked up: a function's own ones, or those of a loop within it, then those around it."""
 
-    def __init__(self, uses: Uses | None, around: Mapping[str, Any], bound: Mapping[str, Values], outer: _Frame | None = None) -> None:
+    def __init__(self, uses: Uses | None, around: Mapping[str, Any], bound: Mapping[str, Lazy], outer: _Frame | None = None) -> None:
         self.uses, self.around, self.bound, self.outer = uses, around, bound, outer
         self.found: dict[str, Values] = {}
+        self.trusted: frozenset[str] = frozenset()
+        """Functions that change nothing that they get."""
 
     @classmethod
-    def of(cls, function: Any, bound: Mapping[str, Values] = types.MappingProxyType({})) -> _Frame | None:
+    def of(cls, function: Any, bound: Mapping[str, Lazy] = types.MappingProxyType({})) -> _Frame | None:
         """Return the frame of a function, None where its source is not there or it is none that can be read."""
         uses = _source_of(function)
         if uses is None:
@@ -118,7 +146,7 @@ class _Frame:
         signature = inspect.signature(function).parameters
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         around = {**vars(builtins), **function.__globals__, **{name: cell.cell_contents for name, cell in cells if _is_filled(cell)}}
-        return cls(uses, around, {**dict.fromkeys(signature, _ANY), **bound})
+        return cls(uses, around, {**dict.fromkeys(signature, _anything), **bound})
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -220,17 +248,24 @@ class _Reader:
 
     def attribute(self, value: _Value, name: str) -> Values:
         """Return what an attribute may be."""
-        if isinstance(value, _Known) and isinstance(value.value, (types.ModuleType, type)):
+        if isinstance(value, _Known) and isinstance(value.value, types.ModuleType):
             return (_Known(vars(value.value)[name]),) if name in vars(value.value) else _ANY
-        if not isinstance(value, _Made):
-            return _ANY
-        if name in value.fields:
+        of = value.of if isinstance(value, _Made) else value.value if isinstance(value, _Known) else None
+        if isinstance(value, _Made) and name in value.fields:
             return value.fields[name]()
-        held = inspect.getattr_static(value.of, name, None)
+        if not isinstance(of, type):
+            return _ANY
+        held = inspect.getattr_static(of, name, None)
+        if isinstance(held, staticmethod):
+            return (_Known(held.__func__),)
+        if isinstance(held, classmethod):
+            return (_Method(held.__func__, _Known(of)),)
+        if not isinstance(value, _Made):
+            return (_Known(held),)
+        if isinstance(held, types.FunctionType):
+            return (_Method(held, value),)
         read = held.fget if isinstance(held, property) else held.func if isinstance(held, functools.cached_property) else None
-        if read is not None:
-            return self._returned(read, [(value,)], {}, is_complete=True)
-        return _ANY
+        return _ANY if read is None else self._returned(read, [_always((value,))], {}, is_complete=True)
 
     # Expressions
 
@@ -329,7 +364,7 @@ class _Reader:
             return
         first, *others = generators
         for element in self.elements(self.values(first.iter, frame)):
-            bound = dict(self._unpacked(first.target, element))
+            bound = {name: _always(values) for name, values in self._unpacked(first.target, element)}
             yield from self._rounds(others, _Frame(None, frame.around, bound, frame))
 
     def _unpacked(self, target: ast.expr, element: Values) -> Iterator[tuple[str, Values]]:
@@ -362,7 +397,7 @@ class _Reader:
             here = here.outer
         assert here is not None
         if here.uses is None:
-            return here.bound[name]
+            return here.bound[name]()
         if here.uses.is_unclear(name):
             return _ANY
         if name in here.found:
@@ -383,7 +418,7 @@ class _Reader:
         if self.changes(name, frame):
             return _ANY
         bindings = frame.uses.bindings.get(name, [])
-        values = [*frame.bound.get(name, ()), *(value for each in bindings if not each.adds for value in self._bound(each, frame))]
+        values = [*frame.bound.get(name, tuple)(), *(value for each in bindings if not each.adds for value in self._bound(each, frame))]
         added = [self._bound(each, frame) for each in bindings if each.adds]
         return (self._merged([tuple(values), *added]),) if added else tuple(values)
 
@@ -407,15 +442,19 @@ class _Reader:
         return any(self._is_changed_by(call, argument, frame) for call, argument in frame.uses.handed_to.get(name, ()))
 
     def _is_changed_by(self, call: ast.Call, argument: int | str, frame: _Frame) -> bool:
-        """Return whether a call may change what it is given."""
+        """Return whether a call may change what it is given, or, where the argument is "", what its method belongs to."""
+        if isinstance(call.func, ast.Name) and call.func.id in frame.trusted:
+            return False
         for value in self.values(call.func, frame):
-            called = value.value if isinstance(value, _Known) else None
+            called = value.function if isinstance(value, _Method) else value.value if isinstance(value, _Known) else None
             if _fields_of(called) is not None or (isinstance(called, types.BuiltinFunctionType) and called.__module__ == "builtins"):
                 continue  # which change no arguments
-            uses = _source_of(called)
-            parameter = argument if isinstance(argument, str) else None if uses is None else uses.parameter(argument)
-            inner = None if uses is None or parameter is None else _Frame.of(called)
-            if inner is None or parameter is None or self._within(functools.partial(self.changes, parameter, inner), True):
+            uses, inner = _source_of(called), _Frame.of(called)
+            if uses is None or inner is None:
+                return True
+            place = argument if isinstance(argument, str) else argument + isinstance(value, _Method)
+            parameter = uses.parameter(0 if place == "" else place) if isinstance(place, int) or not place else place
+            if parameter is None or self._within(functools.partial(self.changes, parameter, inner), True):
                 return True
         return False
 
@@ -443,12 +482,14 @@ class _Reader:
         known = functions[0].value if len(functions) == 1 and isinstance(functions[0], _Known) else None
         if known is dict:
             return self._dict_of(node, frame)
-        arguments = [self.values(argument, frame) for argument in node.args if not isinstance(argument, ast.Starred)]
-        if isinstance(known, (type, types.BuiltinFunctionType, classmethod)) and known in _BUILT_IN and len(arguments) == len(node.args):
-            return (self._built_in(known, arguments),)
-        keywords = {keyword.arg: self.values(keyword.value, frame) for keyword in node.keywords if keyword.arg is not None}
+        arguments: list[Lazy] = [functools.partial(self.values, argument, frame) for argument in node.args]
         starred = any(isinstance(argument, ast.Starred) for argument in node.args) or any(keyword.arg is None for keyword in node.keywords)
-        return self.called(functions, arguments, keywords, is_complete=not starred)
+        if isinstance(known, _BUILT_IN_TYPES) and known in _BUILT_IN:
+            return _ANY if starred else (self._built_in(known, [argument() for argument in arguments]),)
+        keywords: dict[str, Lazy] = {
+            keyword.arg: functools.partial(self.values, keyword.value, frame) for keyword in node.keywords if keyword.arg is not None
+        }
+        return self.called(functions, [] if starred else arguments, keywords, is_complete=not starred)
 
     def _built_in(self, function: Any, arguments: Sequence[Values]) -> _Value:
         """Return what built-in functions of sequences give."""
@@ -493,24 +534,24 @@ class _Reader:
         keys = frozenset(text for each in value.elements for text in self.texts(self._part_of(each, 0)))
         return _Dict(keys, lambda: tuple(one for each in value.elements for one in self._part_of(each, 1)))
 
-    def called(self, functions: Values, arguments: list[Values], keywords: Mapping[str, Values], *, is_complete: bool) -> Values:
+    def called(self, functions: Values, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
         """Return what calls may give; not `is_complete`: there may be arguments besides."""
         found: list[_Value] = []
         for function in functions:
             known = function.value if isinstance(function, _Known) else None
-            if isinstance(known, functools.partial):
-                bound = [*((_Known(each),) for each in known.args), *arguments]
-                named = {**{name: (_Known(each),) for name, each in known.keywords.items()}, **keywords}
+            if isinstance(function, _Method):
+                found += self._returned(function.function, [_always((function.owner,)), *arguments], keywords, is_complete=is_complete)
+            elif isinstance(known, functools.partial):
+                bound = [*(_always((_Known(each),)) for each in known.args), *arguments]
+                named = {**{name: _always((_Known(each),)) for name, each in known.keywords.items()}, **keywords}
                 found += self.called((_Known(known.func),), bound, named, is_complete=is_complete)
             elif isinstance(known, type):
-                found.append(_made(known, arguments, keywords, is_complete=is_complete))
-            elif isinstance(known, types.MethodType):
-                found += _ANY
+                found.append(_made(known, arguments if is_complete else (), keywords if is_complete else {}))
             else:
                 found += self._returned(known, arguments, keywords, is_complete=is_complete)
         return tuple(found)
 
-    def _returned(self, function: Any, arguments: list[Values], keywords: Mapping[str, Values], *, is_complete: bool) -> Values:
+    def _returned(self, function: Any, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
         """Return what a function may return."""
         uses = _source_of(function)
         if uses is None or not uses.is_plain:
@@ -518,26 +559,32 @@ class _Reader:
         frame = _Frame.of(function, self._parameters(function, arguments, keywords, is_complete=is_complete))
         assert frame is not None
         found: Values = self._within(lambda: tuple(value for node in uses.returned for value in self.values(node, frame)), _ANY)
-        return found
+        return tuple(value if not isinstance(value, _Anything) else _declared(function, "return") for value in found)
 
     def _parameters(
-        self, function: Any, arguments: list[Values], keywords: Mapping[str, Values], *, is_complete: bool
-    ) -> Mapping[str, Values]:
+        self, function: Any, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool
+    ) -> Mapping[str, Lazy]:
         """Return what each parameter may be."""
-        bound: dict[str, Values] = {}
+        bound: dict[str, Lazy] = {}
         left, named = list(arguments), dict(keywords)
         for name, parameter in inspect.signature(function).parameters.items():
-            default: Values = _ANY if parameter.default is parameter.empty else (_Known(parameter.default),)
+            default: Lazy = _anything if parameter.default is parameter.empty else _always((_Known(parameter.default),))
             if parameter.kind is parameter.VAR_POSITIONAL:
-                bound[name] = (_Items(tuple(left)),) if is_complete else _ANY
+                bound[name] = functools.partial(self._together, left) if is_complete else _anything
             elif parameter.kind is parameter.VAR_KEYWORD:
-                given = _Dict(frozenset(named), lambda: tuple(one for each in named.values() for one in each))
-                bound[name] = (given,) if is_complete else _ANY
-            elif left and parameter.kind is not parameter.KEYWORD_ONLY:
-                bound[name] = left.pop(0)
+                given = _Dict(frozenset(named), lambda: tuple(one for each in named.values() for one in each()))
+                bound[name] = _always((given,)) if is_complete else _anything
             else:
-                bound[name] = named.pop(name, default if is_complete else _ANY)
+                is_next = left and parameter.kind is not parameter.KEYWORD_ONLY
+                given_values = left.pop(0) if is_next else named.pop(name, default if is_complete else _anything)
+                bound[name] = functools.partial(self._or_declared, given_values, function, name)
         return bound
+
+    def _together(self, parts: Sequence[Lazy]) -> Values:
+        return (_Items(tuple(part() for part in parts)),)
+
+    def _or_declared(self, given: Lazy, function: Any, name: str) -> Values:
+        return tuple(value if not isinstance(value, _Anything) else _declared(function, name) for value in given())
 
 
 def _pattern_of(value: _Value) -> str:
@@ -546,13 +593,20 @@ def _pattern_of(value: _Value) -> str:
     return value.pattern if isinstance(value, _Text) else "*"
 
 
-def _made(of: type, arguments: Sequence[Values], keywords: Mapping[str, Values], *, is_complete: bool) -> _Value:
+def _made(of: type, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy]) -> _Value:
     """Return the instance that a dataclass or a NamedTuple makes; of another class nothing is known."""
     fields = _fields_of(of)
-    if fields is None:
-        return _Anything()
-    given = {**dict(zip(fields, arguments, strict=False)), **keywords} if is_complete else {}
-    return _Made(of, {name: (lambda values=values: values) for name, values in given.items()})
+    return _Anything() if fields is None else _Made(of, {**dict(zip(fields, arguments, strict=False)), **keywords})
+
+
+def _declared(function: Any, name: str) -> _Value:
+    """Return an instance of the dataclass that a parameter, or what is returned, is declared to be, in code that is known to keep to it."""
+    if function.__module__.startswith("evalharness."):
+        with suppress(Exception):  # whatever an annotation that is evaluated may raise
+            hint = typing.get_type_hints(function).get(name)
+            if dataclasses.is_dataclass(hint) and isinstance(hint, type) and not hint.__subclasses__():
+                return _Made(hint, {})
+    return _Anything()
 
 
 def _fields_of(of: Any) -> Sequence[str] | None:

@@ -56,8 +56,11 @@ class Uses:
         """The calls that get what a name stands for, with the argument's place or name."""
         self.returned: list[ast.expr] = [function.body] if isinstance(function, ast.Lambda) else []
         self._unclear: set[str] = set()
-        self._same: dict[str, set[str]] = {}
-        """Names that stand for a part of what another one stands for, by the latter."""
+        self._escaped: set[str] = set()
+        self._parts: dict[str, set[str]] = {}
+        """Other names of what a name stands for, or of a part of it."""
+        self._elements: dict[str, set[str]] = {}
+        """Names of elements of what a name stands for."""
         self._parents = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
         for node in _own_nodes(function):
             self._add_bindings(node)
@@ -79,15 +82,17 @@ class Uses:
 
     def is_unclear(self, name: str) -> bool:
         """Return whether a name is bound, or what it stands for is changed, in a way that its bindings do not tell."""
-        return name in self._unclear
+        return name in self._unclear or name in self._escaped
 
     def may_change(self, name: str, seen: frozenset[str] = frozenset()) -> bool:
         """Return whether this is so, or something is added by another name."""
-        if name in self._unclear:
-            return True
-        parts = self._same.get(name, set()) - seen - {name}
-        adds = any(binding.adds for part in parts for binding in self.bindings.get(part, ()))
-        return adds or any(part in self.handed_to or self.may_change(part, seen | {name}) for part in parts)
+        parts, elements = ({*found.get(name, ())} - seen - {name} for found in (self._parts, self._elements))
+        return (
+            self.is_unclear(name)
+            or any(part in self._unclear or binding.adds for part in elements for binding in self.bindings.get(part, ()))
+            or any(binding.adds for part in parts for binding in self.bindings.get(part, ()))
+            or any(part in self.handed_to or self.may_change(part, seen | {name}) for part in parts)
+        )
 
     # Bindings
 
@@ -123,7 +128,7 @@ class Uses:
             self.bindings.setdefault(target.id, []).append(binding)
             root = None if binding.adds else _root(binding.value)
             if root is not None:
-                self._same.setdefault(root, set()).add(target.id)
+                (self._elements if binding.each else self._parts).setdefault(root, set()).add(target.id)
         elif isinstance(target, (ast.Tuple, ast.List)):
             for place, part in enumerate(target.elts):
                 self._bind(part, Binding(binding.value, (*binding.places, place), binding.each))
@@ -159,17 +164,17 @@ class Uses:
         elif isinstance(parent, (ast.Tuple, ast.List)) and isinstance(self._parents.get(parent), ast.Return):
             pass  # whoever unpacks it has names of his own
         elif isinstance(parent, ast.Dict):
-            if node not in [value for key, value in zip(parent.keys, parent.values, strict=True) if key is None]:
-                self._unclear.add(name.id)
+            if node in [value for key, value in zip(parent.keys, parent.values, strict=True) if key is not None]:
+                self._escaped.add(name.id)
         elif isinstance(parent, (ast.Assign, ast.AnnAssign)):
             if node is not parent.value:
                 return  # an annotation
             targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
-            self._same.setdefault(name.id, set()).update(target.id for target in targets if isinstance(target, ast.Name))
+            self._parts.setdefault(name.id, set()).update(target.id for target in targets if isinstance(target, ast.Name))
             if not all(isinstance(target, ast.Name) for target in targets):
-                self._unclear.add(name.id)
+                self._escaped.add(name.id)
         elif not (isinstance(parent, _ONLY_READING) or (isinstance(parent, ast.AugAssign) and isinstance(parent.op, ast.BitOr))):
-            self._unclear.add(name.id)
+            self._escaped.add(name.id)
 
     def _add_argument(self, name: str, node: ast.AST, call: ast.Call | ast.keyword) -> None:
         if isinstance(call, ast.keyword):
@@ -181,7 +186,7 @@ class Uses:
             return
         places = [place for place, argument in enumerate(call.args) if argument is node]
         if not places or any(isinstance(argument, ast.Starred) for argument in call.args[: places[0] + 1]):
-            self._unclear.add(name)
+            self._escaped.add(name)
         elif _last_name(call.func) not in ("update", "setdefault"):
             self.handed_to.setdefault(name, []).append((call, places[0]))
 
@@ -199,7 +204,7 @@ class Uses:
                 self._unclear.add(name.id)
         elif isinstance(parent, (ast.Assign, ast.AnnAssign)):
             targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
-            self._same.setdefault(name.id, set()).update(target.id for target in targets if isinstance(target, ast.Name))
+            self._parts.setdefault(name.id, set()).update(target.id for target in targets if isinstance(target, ast.Name))
 
 
 @functools.lru_cache(maxsize=512)
