@@ -34,6 +34,10 @@ class _Unclear(Exception):
     """The code does not tell."""
 
 
+class _GaveUp(Exception):
+    """It would take too long to tell."""
+
+
 @dataclass(frozen=True)
 class _Known:
     """An object that is there already: of a module, of a closure, or a constant."""
@@ -52,7 +56,7 @@ class _Text:
 class _Items:
     """A sequence, by what each element may be; `is_row`: as many as there are, in their order."""
 
-    elements: tuple[Values, ...]
+    elements: tuple[Lazy, ...]
     is_row: bool = False
 
 
@@ -96,28 +100,36 @@ def names_of(expression: ast.expr, function: Callable[..., Any], trusted: Iterab
 
     `trusted`: names of functions that change nothing that they get.
     """
-    reader = _Reader()
-    try:
-        frame = _Frame.of(function)
-        if frame is None:
-            return None
-        frame.trusted = frozenset(trusted)
-        return reader.keys(reader.values(expression, frame))
-    except (_Unclear, RecursionError):
+    frame = _Frame.of(function)
+    if frame is None:
         return None
+    frame.trusted = frozenset(trusted)
+    return _names_in(lambda reader: reader.values(expression, frame))
 
 
 def names_returned(function: Any, *, nested: bool = False) -> frozenset[str] | None:
-    """Return the keys of the mappings that a function returns, or, `nested`, of the mappings in them; None where the code does not tell."""
+    """Return the keys of the mappings that a function returns, None where the code does not tell.
+
+    `nested`: of the mappings in what it returns, or in the field `metrics` of that.
+    """
+
+    def read(reader: _Reader) -> Values:
+        found = reader.called((_Known(function),), [], {}, is_complete=False)
+        if not nested:
+            return found
+        whole = (one for each in found for one in (reader.attribute(each, "metrics") if isinstance(each, _Made) else (each,)))
+        return tuple(value for each in whole for value in reader.elements_of_dict(each))
+
+    return _names_in(read)
+
+
+def _names_in(read: Callable[[_Reader], Values]) -> frozenset[str] | None:
     reader = _Reader()
     try:
-        found = reader.called((_Known(function),), [], {}, is_complete=False)
-        if nested:
-            metrics = (reader.attribute(each, "metrics") if isinstance(each, _Made) else (each,) for each in found)
-            found = tuple(value for each in metrics for one in each for value in reader.elements_of_dict(one))
-        return reader.keys(found)
-    except (_Unclear, RecursionError):
+        names = reader.keys(read(reader))
+    except (_Unclear, _GaveUp, RecursionError):
         return None
+    return names if all(name.strip("*") for name in names) else None
 
 
 def _anything() -> Values:
@@ -126,6 +138,14 @@ def _anything() -> Values:
 
 def _always(values: Values) -> Lazy:
     return lambda: values
+
+
+def _all_of(parts: Iterable[Lazy]) -> Values:
+    return tuple(value for part in parts for value in part())
+
+
+def _row(*parts: Lazy) -> Lazy:
+    return _always((_Items(parts, is_row=True),))
 
 
 class _Frame:
@@ -203,23 +223,21 @@ class _Reader:
                 found |= {str(key) for key in value.value}
             else:
                 raise _Unclear
-        if any(not name.strip("*") for name in found):
-            raise _Unclear
         return frozenset(found)
 
-    def elements(self, values: Values) -> list[Values]:
+    def elements(self, values: Values) -> list[Lazy]:
         """Return what the elements of a sequence, or the keys of a mapping, may be."""
-        found: list[Values] = []
+        found: list[Lazy] = []
         for value in values:
             if isinstance(value, _Items):
                 found += value.elements
             elif isinstance(value, _Dict):
-                found += [(_Text(key),) for key in sorted(value.keys)]
+                found += [_always((_Text(key),)) for key in sorted(value.keys)]
             elif isinstance(value, _Known) and isinstance(value.value, (list, tuple, set, frozenset, Mapping)):
-                found += [(_Known(each),) for each in value.value]
+                found += [_always((_Known(each),)) for each in value.value]
             else:
-                found.append(_ANY)
-        return found if len(found) <= _MAX_COMBINATIONS else [_ANY]
+                found.append(_anything)
+        return found if len(found) <= _MAX_COMBINATIONS else [_anything]
 
     def elements_of_dict(self, value: _Value) -> Values:
         """Return what the values of a mapping may be."""
@@ -231,20 +249,13 @@ class _Reader:
 
     def _pairs(self, value: _Value) -> _Items:
         if isinstance(value, _Known) and isinstance(value.value, Mapping):
-            return _Items(tuple((_Items(((_Known(key),), (_Known(each),)), is_row=True),) for key, each in value.value.items()))
-        keys = [(_Text(key),) for key in sorted(value.keys)] if isinstance(value, _Dict) else [_ANY]
-        return _Items(tuple((_Items((key, self.elements_of_dict(value)), is_row=True),) for key in keys))
+            return _Items(tuple(_row(_always((_Known(key),)), _always((_Known(each),))) for key, each in value.value.items()))
+        keys = [_always((_Text(key),)) for key in sorted(value.keys)] if isinstance(value, _Dict) else [_anything]
+        return _Items(tuple(_row(key, functools.partial(self.elements_of_dict, value)) for key in keys))
 
     def texts(self, values: Values) -> set[str]:
         """Return the texts that values may be, "*" for what is not known."""
-        return {
-            value.pattern
-            if isinstance(value, _Text)
-            else value.value
-            if isinstance(value, _Known) and isinstance(value.value, str)
-            else "*"
-            for value in values
-        }
+        return set(map(_pattern_of, values))
 
     def attribute(self, value: _Value, name: str) -> Values:
         """Return what an attribute may be."""
@@ -272,36 +283,36 @@ class _Reader:
     def values(self, node: ast.expr, frame: _Frame) -> Values:
         """Return what an expression may be."""
         if next(self._steps) > _MAX_STEPS:
-            raise _Unclear
-        read = getattr(self, f"_{type(node).__name__.lower()}", None)
+            raise _GaveUp
+        read = getattr(self, f"_of_{type(node).__name__.lower()}", None)
         found: Values = _ANY if read is None else read(node, frame)
         return found
 
-    def _constant(self, node: ast.Constant, frame: _Frame) -> Values:
+    def _of_constant(self, node: ast.Constant, frame: _Frame) -> Values:
         return (_Known(node.value),)
 
-    def _name(self, node: ast.Name, frame: _Frame) -> Values:
+    def _of_name(self, node: ast.Name, frame: _Frame) -> Values:
         return self._looked_up(node.id, frame)
 
-    def _attribute(self, node: ast.Attribute, frame: _Frame) -> Values:
+    def _of_attribute(self, node: ast.Attribute, frame: _Frame) -> Values:
         return tuple(found for value in self.values(node.value, frame) for found in self.attribute(value, node.attr))
 
-    def _subscript(self, node: ast.Subscript, frame: _Frame) -> Values:
+    def _of_subscript(self, node: ast.Subscript, frame: _Frame) -> Values:
         found: list[_Value] = []
         for value in self.values(node.value, frame):
             if isinstance(value, _Items):
-                found += [one for each in value.elements for one in each]
+                found += _all_of(value.elements)
             else:
                 found += self.elements_of_dict(value)
         return tuple(found)
 
-    def _ifexp(self, node: ast.IfExp, frame: _Frame) -> Values:
+    def _of_ifexp(self, node: ast.IfExp, frame: _Frame) -> Values:
         return (*self.values(node.body, frame), *self.values(node.orelse, frame))
 
-    def _boolop(self, node: ast.BoolOp, frame: _Frame) -> Values:
+    def _of_boolop(self, node: ast.BoolOp, frame: _Frame) -> Values:
         return tuple(value for part in node.values for value in self.values(part, frame))
 
-    def _joinedstr(self, node: ast.JoinedStr, frame: _Frame) -> Values:
+    def _of_joinedstr(self, node: ast.JoinedStr, frame: _Frame) -> Values:
         texts = {""}
         for part in node.values:
             if isinstance(part, ast.Constant):
@@ -314,7 +325,7 @@ class _Reader:
             texts = {start + end for start in texts for end in (added if len(texts) * len(added) <= _MAX_COMBINATIONS else {"*"})}
         return tuple(map(_Text, sorted(texts)))
 
-    def _binop(self, node: ast.BinOp, frame: _Frame) -> Values:
+    def _of_binop(self, node: ast.BinOp, frame: _Frame) -> Values:
         left, right = self.values(node.left, frame), self.values(node.right, frame)
         if isinstance(node.op, ast.BitOr):
             return (self._merged([left, right]),)
@@ -322,18 +333,18 @@ class _Reader:
             return tuple(_Text(start + end) for start in sorted(self.texts(left)) for end in sorted(self.texts(right)))
         return _ANY
 
-    def _tuple(self, node: ast.Tuple | ast.List | ast.Set, frame: _Frame) -> Values:
-        elements: list[Values] = []
+    def _of_tuple(self, node: ast.Tuple | ast.List | ast.Set, frame: _Frame) -> Values:
+        elements: list[Lazy] = []
         for part in node.elts:
             if isinstance(part, ast.Starred):
                 elements += self.elements(self.values(part.value, frame))
             else:
-                elements.append(self.values(part, frame))
+                elements.append(functools.partial(self.values, part, frame))
         return (_Items(tuple(elements), is_row=not any(isinstance(part, ast.Starred) for part in node.elts)),)
 
-    _list = _set = _tuple
+    _of_list = _of_set = _of_tuple
 
-    def _dict(self, node: ast.Dict, frame: _Frame) -> Values:
+    def _of_dict(self, node: ast.Dict, frame: _Frame) -> Values:
         parts: list[Values] = []
         for key, value in zip(node.keys, node.values, strict=True):
             if key is None:
@@ -345,17 +356,20 @@ class _Reader:
     def _entry(self, key: ast.expr, value: ast.expr, frame: _Frame) -> _Dict:
         return _Dict(frozenset(self.texts(self.values(key, frame))), lambda: self.values(value, frame))
 
-    def _merged(self, parts: Sequence[Values]) -> _Dict:
-        keys = frozenset[str]().union(*(self.keys(part) for part in parts))
+    def _merged(self, parts: Sequence[Values]) -> _Value:
+        try:
+            keys = frozenset[str]().union(*(self.keys(part) for part in parts))
+        except _Unclear:
+            return _Anything()
         return _Dict(keys, lambda: tuple(found for part in parts for value in part for found in self.elements_of_dict(value)))
 
-    def _dictcomp(self, node: ast.DictComp, frame: _Frame) -> Values:
+    def _of_dictcomp(self, node: ast.DictComp, frame: _Frame) -> Values:
         return (self._merged([(self._entry(node.key, node.value, each),) for each in self._rounds(node.generators, frame)]),)
 
-    def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, frame: _Frame) -> Values:
-        return (_Items(tuple(self.values(node.elt, each) for each in self._rounds(node.generators, frame))),)
+    def _of_listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, frame: _Frame) -> Values:
+        return (_Items(tuple(functools.partial(self.values, node.elt, each) for each in self._rounds(node.generators, frame))),)
 
-    _setcomp = _generatorexp = _listcomp
+    _of_setcomp = _of_generatorexp = _of_listcomp
 
     def _rounds(self, generators: Sequence[ast.comprehension], frame: _Frame) -> Iterator[_Frame]:
         """Yield the frame of each round of a comprehension, as if its conditions all held."""
@@ -364,17 +378,17 @@ class _Reader:
             return
         first, *others = generators
         for element in self.elements(self.values(first.iter, frame)):
-            bound = {name: _always(values) for name, values in self._unpacked(first.target, element)}
+            bound = dict(self._unpacked(first.target, element))
             yield from self._rounds(others, _Frame(None, frame.around, bound, frame))
 
-    def _unpacked(self, target: ast.expr, element: Values) -> Iterator[tuple[str, Values]]:
+    def _unpacked(self, target: ast.expr, element: Lazy) -> Iterator[tuple[str, Lazy]]:
         if isinstance(target, ast.Name):
             yield target.id, element
         elif isinstance(target, (ast.Tuple, ast.List)):
             for place, part in enumerate(target.elts):
-                yield from self._unpacked(part, self._part_of(element, place))
+                yield from self._unpacked(part, lambda place=place: self._part_of(element(), place))  # type: ignore[misc]
         elif isinstance(target, ast.Starred):
-            yield from self._unpacked(target.value, _ANY)
+            yield from self._unpacked(target.value, _anything)
 
     def _part_of(self, values: Values, place: int) -> Values:
         """Return what one place of a sequence may be."""
@@ -382,7 +396,7 @@ class _Reader:
         for value in values:
             known = value.value if isinstance(value, _Known) and isinstance(value.value, (tuple, list)) else None
             if isinstance(value, _Items) and value.is_row and place < len(value.elements):
-                found += value.elements[place]
+                found += value.elements[place]()
             elif known is not None and place < len(known):
                 found.append(_Known(known[place]))
             else:
@@ -405,6 +419,8 @@ class _Reader:
         if name in here.uses.bindings or name in here.bound:
             here.found[name] = _ANY  # of what is made of itself
             here.found[name] = self._local(name, here)
+            if self.changes(name, here):
+                here.found[name] = _ANY
             return here.found[name]
         if name not in here.around:
             return _ANY
@@ -415,8 +431,6 @@ class _Reader:
 
     def _local(self, name: str, frame: _Frame) -> Values:
         assert frame.uses is not None
-        if self.changes(name, frame):
-            return _ANY
         bindings = frame.uses.bindings.get(name, [])
         values = [*frame.bound.get(name, tuple)(), *(value for each in bindings if not each.adds for value in self._bound(each, frame))]
         added = [self._bound(each, frame) for each in bindings if each.adds]
@@ -429,7 +443,7 @@ class _Reader:
             return self._dict_of(binding.value, frame)
         values = self.values(binding.value, frame)
         if binding.each:
-            values = tuple(one for each in self.elements(values) for one in each)
+            values = _all_of(self.elements(values))
         for place in binding.places:
             values = self._part_of(values, place)
         return values
@@ -449,11 +463,13 @@ class _Reader:
             called = value.function if isinstance(value, _Method) else value.value if isinstance(value, _Known) else None
             if _fields_of(called) is not None or (isinstance(called, types.BuiltinFunctionType) and called.__module__ == "builtins"):
                 continue  # which change no arguments
-            uses, inner = _source_of(called), _Frame.of(called)
+            uses = _source_of(called)
+            owner = uses.parameter(0) if uses is not None and isinstance(value, _Method) else None
+            inner = _Frame.of(called, {owner: _always((value.owner,))} if owner is not None and isinstance(value, _Method) else {})
             if uses is None or inner is None:
                 return True
-            place = argument if isinstance(argument, str) else argument + isinstance(value, _Method)
-            parameter = uses.parameter(0 if place == "" else place) if isinstance(place, int) or not place else place
+            place = 0 if argument == "" else argument + (owner is not None) if isinstance(argument, int) else None
+            parameter = argument if place is None else uses.parameter(place)
             if parameter is None or self._within(functools.partial(self.changes, parameter, inner), True):
                 return True
         return False
@@ -470,7 +486,7 @@ class _Reader:
 
     # Calls
 
-    def _call(self, node: ast.Call, frame: _Frame) -> Values:
+    def _of_call(self, node: ast.Call, frame: _Frame) -> Values:
         if isinstance(node.func, ast.Attribute):
             owners = self.values(node.func.value, frame)
             of_mappings = self._of_mappings(owners, node.func.attr)
@@ -496,12 +512,12 @@ class _Reader:
         columns = [self.elements(argument) for argument in arguments]
         first = columns[0] if columns else []
         if function is _FROM_KEYS:
-            return _Dict(frozenset(text for each in first for text in self.texts(each)), lambda: _ANY)
+            return _Dict(frozenset(text for each in first for text in self.texts(each())), _anything)
         if function is zip:
-            others = [column if len(column) == len(first) else [_ANY] * len(first) for column in columns[1:]]
-            return _Items(tuple((_Items(row, is_row=True),) for row in zip(first, *others, strict=True)))
+            others = [column if len(column) == len(first) else [_anything] * len(first) for column in columns[1:]]
+            return _Items(tuple(_row(*each) for each in zip(first, *others, strict=True)))
         if function is enumerate:
-            return _Items(tuple((_Items((_ANY, each), is_row=True),) for each in first))
+            return _Items(tuple(_row(_anything, each) for each in first))
         return _Items(tuple(first))
 
     def _of_mappings(self, owners: Values, method: str) -> Values | None:
@@ -513,7 +529,7 @@ class _Reader:
         if method == "items":
             return tuple(map(self._pairs, owners))
         if method == "values":
-            return (_Items(tuple(map(self.elements_of_dict, owners))),)
+            return (_Items(tuple(functools.partial(self.elements_of_dict, owner) for owner in owners)),)
         return owners if method == "copy" else (_Items(tuple(self.elements(owners))),)
 
     def _dict_of(self, node: ast.Call, frame: _Frame) -> Values:
@@ -531,8 +547,8 @@ class _Reader:
         """Return the dict of a sequence of pairs; anything else as it is."""
         if not isinstance(value, _Items):
             return value
-        keys = frozenset(text for each in value.elements for text in self.texts(self._part_of(each, 0)))
-        return _Dict(keys, lambda: tuple(one for each in value.elements for one in self._part_of(each, 1)))
+        keys = frozenset(text for each in value.elements for text in self.texts(self._part_of(each(), 0)))
+        return _Dict(keys, lambda: tuple(one for each in value.elements for one in self._part_of(each(), 1)))
 
     def called(self, functions: Values, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
         """Return what calls may give; not `is_complete`: there may be arguments besides."""
@@ -570,18 +586,15 @@ class _Reader:
         for name, parameter in inspect.signature(function).parameters.items():
             default: Lazy = _anything if parameter.default is parameter.empty else _always((_Known(parameter.default),))
             if parameter.kind is parameter.VAR_POSITIONAL:
-                bound[name] = functools.partial(self._together, left) if is_complete else _anything
+                bound[name] = _always((_Items(tuple(left)),)) if is_complete else _anything
             elif parameter.kind is parameter.VAR_KEYWORD:
-                given = _Dict(frozenset(named), lambda: tuple(one for each in named.values() for one in each()))
+                given = _Dict(frozenset(named), lambda: _all_of(named.values()))
                 bound[name] = _always((given,)) if is_complete else _anything
             else:
                 is_next = left and parameter.kind is not parameter.KEYWORD_ONLY
                 given_values = left.pop(0) if is_next else named.pop(name, default if is_complete else _anything)
                 bound[name] = functools.partial(self._or_declared, given_values, function, name)
         return bound
-
-    def _together(self, parts: Sequence[Lazy]) -> Values:
-        return (_Items(tuple(part() for part in parts)),)
 
     def _or_declared(self, given: Lazy, function: Any, name: str) -> Values:
         return tuple(value if not isinstance(value, _Anything) else _declared(function, name) for value in given())

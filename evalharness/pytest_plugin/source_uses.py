@@ -66,7 +66,7 @@ class Uses:
             self._add_bindings(node)
         for part in ast.iter_child_nodes(function) if isinstance(function, ast.Lambda) else function.body:
             for node in ast.walk(part):
-                if isinstance(node, ast.Name):
+                if isinstance(node, ast.Name) and not self._is_inner(node):
                     self._add_use(node)
 
     @property
@@ -146,6 +146,20 @@ class Uses:
 
     # Uses
 
+    def _is_inner(self, name: ast.Name) -> bool:
+        """Return whether a name is one of a comprehension, or of a function within this one, rather than the function's own."""
+        node = self._parents[name]
+        while node is not self._function:
+            if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+                if any(name.id in _stored(each.target) for each in node.generators):
+                    return True
+            elif isinstance(node, (ast.Lambda, ast.FunctionDef)) and name.id in [
+                each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)
+            ]:
+                return True
+            node = self._parents[node]
+        return False
+
     def _add_use(self, name: ast.Name) -> None:
         """Note where a name's use may change what it stands for."""
         node: ast.AST = name
@@ -162,7 +176,9 @@ class Uses:
         if isinstance(parent, (ast.Call, ast.keyword)):
             self._add_argument(name.id, node, parent)
         elif isinstance(parent, (ast.Tuple, ast.List)) and isinstance(self._parents.get(parent), ast.Return):
-            pass  # whoever unpacks it has names of his own
+            pass  # whoever unpacks it has other names for it
+        elif isinstance(parent, ast.DictComp) and node is parent.key:
+            pass
         elif isinstance(parent, ast.Dict):
             if node in [value for key, value in zip(parent.keys, parent.values, strict=True) if key is not None]:
                 self._escaped.add(name.id)
