@@ -10,7 +10,9 @@ from typing import TypeAlias
 
 Function: TypeAlias = "ast.FunctionDef | ast.Lambda"
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_DECORATORS = {"property", "staticmethod", "cached_property", "cache", "lru_cache"}
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_OWN_NAMES = (*_SCOPES, *_COMPREHENSIONS)
+_DECORATORS = {"property", "staticmethod", "classmethod", "cached_property"}
 _READING = {"items", "keys", "values", "get", "copy", "pop", "popitem", "clear", "index", "count"}
 """Methods of dicts and lists that give them nothing."""
 _PASSED_ON = (ast.IfExp, ast.BoolOp, ast.Starred)
@@ -50,10 +52,11 @@ class Uses:
     """The uses of names in one function."""
 
     def __init__(self, function: Function) -> None:
-        self._function = function
+        self.function = function
         self.bindings: dict[str, list[Binding]] = {}
         self.handed_to: dict[str, list[tuple[ast.Call, int | str]]] = {}
         """The calls that get what a name stands for, with the argument's place or name."""
+        self._calls: dict[str, list[ast.Call]] = {}
         self.returned: list[ast.expr] = [function.body] if isinstance(function, ast.Lambda) else []
         self._unclear: set[str] = set()
         self._escaped: set[str] = set()
@@ -72,13 +75,31 @@ class Uses:
     @property
     def is_plain(self) -> bool:
         """Whether a call runs this code and nothing around it."""
-        decorators = getattr(self._function, "decorator_list", ())
+        decorators = getattr(self.function, "decorator_list", ())
         return all(_last_name(decorator.func if isinstance(decorator, ast.Call) else decorator) in _DECORATORS for decorator in decorators)
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the parameters that take one argument each, those first that take one by its place."""
+        arguments = self.function.args
+        return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
     def parameter(self, place: int) -> str | None:
         """Return the name of the parameter at a place, None beyond them."""
-        names = [argument.arg for argument in (*self._function.args.posonlyargs, *self._function.args.args)]
-        return names[place] if place < len(names) else None
+        arguments = self.function.args
+        return self.parameters[place] if place < len(arguments.posonlyargs) + len(arguments.args) else None
+
+    def calls_of(self, name: str) -> list[ast.Call]:
+        """Return the calls of what a name stands for."""
+        return self._calls.get(name, [])
+
+    def is_within(self, node: ast.AST) -> bool:
+        """Return whether a node is part of a comprehension, or of a function within this one, which have names of their own."""
+        while node is not self.function:
+            node = self._parents[node]
+            if isinstance(node, _OWN_NAMES) and node is not self.function:
+                return True
+        return False
 
     def is_unclear(self, name: str) -> bool:
         """Return whether a name is bound, or what it stands for is changed, in a way that its bindings do not tell."""
@@ -114,7 +135,7 @@ class Uses:
             self._add_method(node, node.func.value.id, node.func.attr)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             self._unclear.update(node.names)
-        elif isinstance(node, _SCOPES[:3]) and node is not self._function:
+        elif isinstance(node, _SCOPES[:3]) and node is not self.function:
             self._unclear.add(node.name)  # type: ignore[attr-defined]
         elif isinstance(node, ast.alias):
             self._unclear.add(node.asname or node.name.partition(".")[0])
@@ -149,13 +170,10 @@ class Uses:
     def _is_inner(self, name: ast.Name) -> bool:
         """Return whether a name is one of a comprehension, or of a function within this one, rather than the function's own."""
         node = self._parents[name]
-        while node is not self._function:
-            if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-                if any(name.id in _stored(each.target) for each in node.generators):
-                    return True
-            elif isinstance(node, (ast.Lambda, ast.FunctionDef)) and name.id in [
-                each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)
-            ]:
+        while node is not self.function:
+            if isinstance(node, _COMPREHENSIONS) and any(name.id in _stored(each.target) for each in node.generators):
+                return True
+            if isinstance(node, (ast.Lambda, ast.FunctionDef)) and name.id in _names_of_arguments(node):
                 return True
             node = self._parents[node]
         return False
@@ -199,6 +217,7 @@ class Uses:
                 self.handed_to.setdefault(name, []).append((outer, call.arg))
             return
         if node is call.func:
+            self._calls.setdefault(name, []).append(call)
             return
         places = [place for place, argument in enumerate(call.args) if argument is node]
         if not places or any(isinstance(argument, ast.Starred) for argument in call.args[: places[0] + 1]):
@@ -237,6 +256,10 @@ def _own_nodes(function: Function) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, _SCOPES):
             waiting[:0] = ast.iter_child_nodes(node)
+
+
+def _names_of_arguments(function: Function) -> set[str]:
+    return {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
 
 
 def _stored(node: ast.AST) -> set[str]:
