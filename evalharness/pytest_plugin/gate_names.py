@@ -67,8 +67,10 @@ def _is_among(metric: str, names: Iterable[str]) -> bool:
     return any(metric == name or re.fullmatch(".*".join(map(re.escape, name.split("*"))), metric) for name in names)
 
 
-def refuse_unknown_metrics(metafunc: pytest.Metafunc, marker: Mapping[str, Any], gates: Iterable[Gate | RegressionGate]) -> None:
-    """Raise `ConfigError` for a gate on something that the test cannot have."""
+def refuse_unknown_metrics(
+    metafunc: pytest.Metafunc, marker: Mapping[str, Any], gates: Iterable[Gate | RegressionGate], tags: Iterable[Mapping[str, str]]
+) -> None:
+    """Raise `ConfigError` for a gate on something that the test cannot have; `tags`: those of its cases."""
     names = _Names(metafunc, marker)
     for gate in gates:
         if isinstance(gate, Gate):
@@ -76,7 +78,7 @@ def refuse_unknown_metrics(metafunc: pytest.Metafunc, marker: Mapping[str, Any],
                 _check_metric(gate.metric, gate, names, metafunc.definition.nodeid)
         else:
             for metric in gate.metrics:
-                if metric not in (*PAIRED_RATES, _BY_CATEGORY):
+                if metric not in (*PAIRED_RATES, _BY_CATEGORY) and not any(metric in each for each in tags):
                     _check_metric(metric, gate, names, metafunc.definition.nodeid)
 
 

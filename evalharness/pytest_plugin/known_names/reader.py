@@ -13,7 +13,7 @@ import inspect
 import itertools
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from evalharness.pytest_plugin.known_names.frames import Frame, source_of
 from evalharness.pytest_plugin.known_names.uses import Binding
@@ -66,7 +66,7 @@ class Reader:
     def keys(self, values: Values) -> frozenset[str]:
         """Return the possible keys of mappings; `Unclear` where a value may be another one."""
         found: set[str] = set()
-        for value in values:
+        for value in values or ANY:  # what returns nothing raises an error
             if isinstance(value, Dict):
                 found |= value.keys
             elif isinstance(value, Known) and isinstance(value.value, Mapping):
@@ -120,7 +120,7 @@ class Reader:
         if isinstance(held, staticmethod):
             return (Known(held.__func__),)
         if isinstance(held, classmethod):
-            return (Method(held.__func__, Known(of)),)
+            return (Method(cast("types.FunctionType", held.__func__), Known(of)),)
         if not isinstance(value, Made):
             return (Known(held),)
         if isinstance(held, types.FunctionType):
@@ -314,9 +314,13 @@ class Reader:
             if is_built_in or fields_of(called) is not None:
                 continue
             taken = self._taken(value, call, argument, frame)
-            if taken is None or self._within(functools.partial(self.changes, *taken), True):
+            if taken is None or self._within(functools.partial(self._adds_or_changes, *taken), True):
                 return True
         return False
+
+    def _adds_or_changes(self, name: str, frame: Frame) -> bool:
+        assert frame.uses is not None
+        return frame.uses.adds_to(name) or self.changes(name, frame)
 
     def receivers(self, call: ast.Call, argument: int | str, frame: Frame) -> list[tuple[str, Frame]]:
         """Return the parameter, and the frame, of each function that may get an argument of a call; `Unclear` where one is not known.
@@ -372,7 +376,9 @@ class Reader:
 
     def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Lazy], dict[str, Lazy], bool]:
         """Return a call's arguments by place and by name, and whether these are all; of `*arguments` none is known by its place."""
-        named = {each.arg: functools.partial(self.values, each.value, frame) for each in node.keywords if each.arg is not None}
+        named: dict[str, Lazy] = {
+            each.arg: functools.partial(self.values, each.value, frame) for each in node.keywords if each.arg is not None
+        }
         if any(isinstance(argument, ast.Starred) for argument in node.args):
             return [], named, False
         return [functools.partial(self.values, argument, frame) for argument in node.args], named, len(named) == len(node.keywords)

@@ -32,7 +32,7 @@ def names_recorded(test: Any, fixture: str = "score") -> frozenset[str] | None:
 def _recorded(name: str, frame: Frame, reader: Reader) -> frozenset[str]:
     """Return the names that calls of one parameter of a function give; `Unclear` for another use of it."""
     assert frame.uses is not None
-    if frame.uses.bindings.get(name) or frame.uses.may_change(name):
+    if name in frame.uses.bindings or frame.uses.has_other_names(name) or frame.uses.may_change(name):
         raise Unclear
     names: set[str] = set()
     for call in frame.uses.calls_of(name):

@@ -15,6 +15,7 @@ _OWN_NAMES = (*_SCOPES, *_COMPREHENSIONS)
 _DECORATORS = {"property", "staticmethod", "classmethod", "cached_property"}
 _READING = {"items", "keys", "values", "get", "copy", "pop", "popitem", "clear", "index", "count"}
 """Methods of dicts and lists that give them nothing."""
+_ADDING = {"update", "setdefault"}
 _PASSED_ON = (ast.IfExp, ast.BoolOp, ast.Starred)
 _ONLY_READING = (
     ast.Return,
@@ -67,6 +68,9 @@ class Uses:
         self._parents = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
         for node in _own_nodes(function):
             self._add_bindings(node)
+        for node in ast.walk(function):
+            if isinstance(node, (ast.Global, ast.Nonlocal)):
+                self._unclear.update(node.names)
         for part in ast.iter_child_nodes(function) if isinstance(function, ast.Lambda) else function.body:
             for node in ast.walk(part):
                 if isinstance(node, ast.Name) and not self._is_inner(node):
@@ -101,6 +105,14 @@ class Uses:
                 return True
         return False
 
+    def adds_to(self, name: str) -> bool:
+        """Return whether keys are added to what a name stands for."""
+        return any(binding.adds for binding in self.bindings.get(name, ()))
+
+    def has_other_names(self, name: str) -> bool:
+        """Return whether another name stands for the same object, or a part of it."""
+        return bool(self._parts.get(name) or self._elements.get(name))
+
     def is_unclear(self, name: str) -> bool:
         """Return whether a name is bound, or what it stands for is changed, in a way that its bindings do not tell."""
         return name in self._unclear or name in self._escaped
@@ -110,8 +122,8 @@ class Uses:
         parts, elements = ({*found.get(name, ())} - seen - {name} for found in (self._parts, self._elements))
         return (
             self.is_unclear(name)
-            or any(part in self._unclear or binding.adds for part in elements for binding in self.bindings.get(part, ()))
-            or any(binding.adds for part in parts for binding in self.bindings.get(part, ()))
+            or any(part in self._unclear or self.adds_to(part) for part in elements)
+            or any(self.adds_to(part) for part in parts)
             or any(part in self.handed_to or self.may_change(part, seen | {name}) for part in parts)
         )
 
@@ -133,10 +145,8 @@ class Uses:
             self._bind(node.target, Binding(node.value))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             self._add_method(node, node.func.value.id, node.func.attr)
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            self._unclear.update(node.names)
         elif isinstance(node, _SCOPES[:3]) and node is not self.function:
-            self._unclear.add(node.name)  # type: ignore[attr-defined]
+            self._unclear.add(node.name)
         elif isinstance(node, ast.alias):
             self._unclear.add(node.asname or node.name.partition(".")[0])
         elif isinstance(node, ast.ExceptHandler) and node.name is not None:
@@ -179,36 +189,56 @@ class Uses:
         return False
 
     def _add_use(self, name: ast.Name) -> None:
-        """Note where a name's use may change what it stands for."""
+        """Note where a use of a name, of an attribute of what it stands for, and so on, may change that."""
         node: ast.AST = name
-        parent = self._parents.get(node)
-        while isinstance(parent, (ast.Attribute, ast.Subscript)) and parent.value is node:
-            node, parent = parent, self._parents.get(parent)
-        if node is not name:
-            self._add_path(name, node, parent)
-            return
-        if not isinstance(name.ctx, ast.Load):
-            return
+        while isinstance(parent := self._parents.get(node), (ast.Attribute, ast.Subscript)) and parent.value is node:
+            node = parent
+        if isinstance(parent, ast.Call) and parent.func is node and isinstance(node, ast.Attribute):
+            self._add_method_call(name, node, parent)
+        elif not isinstance(getattr(node, "ctx", None), ast.Load):
+            is_new_key = isinstance(node, ast.Subscript) and node.value is name
+            if node is not name and (not is_new_key or self.is_within(node)):
+                self._unclear.add(name.id)
+        else:
+            self._add_reading(name.id, node, parent)
+
+    def _add_method_call(self, name: ast.Name, method: ast.Attribute, call: ast.Call) -> None:
+        if method.value is name and method.attr in _ADDING:
+            if self.is_within(call):  # whose names are others
+                self._unclear.add(name.id)
+        elif method.attr not in _READING:
+            self.handed_to.setdefault(name.id, []).append((call, ""))
+
+    def _add_reading(self, name: str, node: ast.AST, parent: ast.AST | None) -> None:
+        is_value = isinstance(node, ast.Subscript)  # of a dict: a number, where the dict holds scores
         while isinstance(parent, _PASSED_ON):
             node, parent = parent, self._parents.get(parent)
         if isinstance(parent, (ast.Call, ast.keyword)):
-            self._add_argument(name.id, node, parent)
+            self._add_argument(name, node, parent)
+        elif isinstance(parent, (ast.Assign, ast.AnnAssign)):
+            self._add_other_names(name, node, parent)
         elif isinstance(parent, (ast.Tuple, ast.List)) and isinstance(self._parents.get(parent), ast.Return):
             pass  # whoever unpacks it has other names for it
-        elif isinstance(parent, ast.DictComp) and node is parent.key:
-            pass
-        elif isinstance(parent, ast.Dict):
-            if node in [value for key, value in zip(parent.keys, parent.values, strict=True) if key is not None]:
-                self._escaped.add(name.id)
-        elif isinstance(parent, (ast.Assign, ast.AnnAssign)):
-            if node is not parent.value:
-                return  # an annotation
-            targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
-            self._parts.setdefault(name.id, set()).update(target.id for target in targets if isinstance(target, ast.Name))
-            if not all(isinstance(target, ast.Name) for target in targets):
-                self._escaped.add(name.id)
-        elif not (isinstance(parent, _ONLY_READING) or (isinstance(parent, ast.AugAssign) and isinstance(parent.op, ast.BitOr))):
-            self._escaped.add(name.id)
+        elif isinstance(parent, (ast.Dict, ast.DictComp)):
+            unpacked = (
+                [value for key, value in zip(parent.keys, parent.values, strict=True) if key is None]
+                if isinstance(parent, ast.Dict)
+                else []
+            )
+            if not (is_value or node in unpacked or node in (getattr(parent, "keys", None) or [getattr(parent, "key", None)])):
+                self._escaped.add(name)
+        elif not (
+            is_value or isinstance(parent, _ONLY_READING) or (isinstance(parent, ast.AugAssign) and isinstance(parent.op, ast.BitOr))
+        ):
+            self._escaped.add(name)
+
+    def _add_other_names(self, name: str, node: ast.AST, assignment: ast.Assign | ast.AnnAssign) -> None:
+        if node is not assignment.value:
+            return  # an annotation
+        targets = assignment.targets if isinstance(assignment, ast.Assign) else [assignment.target]
+        self._parts.setdefault(name, set()).update(target.id for target in targets if isinstance(target, ast.Name))
+        if not all(isinstance(target, ast.Name) for target in targets):
+            self._escaped.add(name)
 
     def _add_argument(self, name: str, node: ast.AST, call: ast.Call | ast.keyword) -> None:
         if isinstance(call, ast.keyword):
@@ -222,24 +252,8 @@ class Uses:
         places = [place for place, argument in enumerate(call.args) if argument is node]
         if not places or any(isinstance(argument, ast.Starred) for argument in call.args[: places[0] + 1]):
             self._escaped.add(name)
-        elif _last_name(call.func) not in ("update", "setdefault"):
+        elif _last_name(call.func) not in _ADDING:
             self.handed_to.setdefault(name, []).append((call, places[0]))
-
-    def _add_path(self, name: ast.Name, path: ast.AST, parent: ast.AST | None) -> None:
-        """Note what is done with `name.attribute`, `name[key]` and so on."""
-        is_direct = isinstance(path, (ast.Attribute, ast.Subscript)) and path.value is name
-        if isinstance(parent, ast.Call) and parent.func is path and isinstance(path, ast.Attribute):
-            if path.attr in _READING or (is_direct and path.attr in ("update", "setdefault")):
-                return
-            self.handed_to.setdefault(name.id, []).append((parent, ""))  # a method may change its object
-        elif isinstance(parent, (ast.Call, ast.keyword)):
-            self._add_argument(name.id, path, parent)
-        elif not isinstance(getattr(path, "ctx", None), ast.Load):
-            if not (is_direct and isinstance(path, ast.Subscript)):
-                self._unclear.add(name.id)
-        elif isinstance(parent, (ast.Assign, ast.AnnAssign)):
-            targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
-            self._parts.setdefault(name.id, set()).update(target.id for target in targets if isinstance(target, ast.Name))
 
 
 @functools.lru_cache(maxsize=512)
@@ -273,7 +287,7 @@ def _stored(node: ast.AST) -> set[str]:
 def _root(node: ast.AST) -> str | None:
     """Return the name at the beginning of `name.attribute[key]`, or of `name.values()`; None for anything else."""
     while isinstance(node, (ast.Attribute, ast.Subscript)) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-        node = node.func if isinstance(node, ast.Call) else node.value  # type: ignore[union-attr]
+        node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else None
 
 

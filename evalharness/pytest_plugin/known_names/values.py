@@ -110,7 +110,9 @@ def fields_of(of: Any) -> Sequence[str] | None:
     """Return the fields that a dataclass or a NamedTuple is made of; None for a class that does something with them, or no class."""
     if not isinstance(of, type):
         return None
-    written = getattr(of.__init__, "__code__", None)
-    if dataclasses.is_dataclass(of) and not hasattr(of, "__post_init__") and "__init__" in vars(of) and written.co_filename == "<string>":
-        return [field.name for field in dataclasses.fields(of) if field.init]
-    return of._fields if "_fields" in vars(of) else () if of.__module__ == "builtins" else None
+    own = vars(of)
+    if dataclasses.is_dataclass(of) and not hasattr(of, "__post_init__") and "__init__" in own:
+        is_made = own["__init__"].__code__.co_filename == "<string>"  # by the decorator
+        return [field.name for field in dataclasses.fields(of) if field.init] if is_made else None
+    fields: Sequence[str] | None = own.get("_fields") if issubclass(of, tuple) else None
+    return () if of.__module__ == "builtins" else fields
