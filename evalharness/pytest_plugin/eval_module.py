@@ -311,8 +311,16 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
     tags = [case.tags for case in module.cases] if gates else []
     refuse_unknown_metrics(metafunc, module.marker, gates, tags)
     # Of --limit and --shard other cases may have the tag.
-    refuse_unknown_slices(gates, tags, are_all=len(module.cases) == module.num_loaded)
+    are_all = len(module.cases) == module.num_loaded
+    refuse_unknown_slices(gates, tags, are_all=are_all, declared=None if are_all else _declared_tags(module.marker["cases"]))
     metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])
+
+
+def _declared_tags(cases: Any) -> Sequence[str] | None:
+    """Return the names of all tags that cases can have; None where no declaration has them."""
+    from evalharness.data.cases import RowCases  # loaded already by whoever made such ones
+
+    return tuple(cases.tags) if isinstance(cases, RowCases) else None
 
 
 def _parametrize_once(metafunc: pytest.Metafunc, value: object, name: str, *marks: pytest.MarkDecorator) -> None:
