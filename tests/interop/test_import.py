@@ -16,7 +16,7 @@ from evalharness.analysis.comparison.compare import compare
 from evalharness.analysis.comparison.sides import read_side
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.cli import main
-from evalharness.interop.inspect_log import read_inspect
+from evalharness.interop.inspect_log import _read, read_inspect
 from evalharness.interop.lm_eval import read_lm_eval
 from evalharness.runs.run_file import read_run, read_samples
 from tests.interop.samples import DATE, chosen, generated, inspect_log, inspect_sample, write_lm_eval
@@ -231,6 +231,14 @@ def test_a_damaged_log_is_refused_wherever_the_damage_is(tmp_path: Path) -> None
         path.write_bytes(content)
         with contextlib.suppress(RecordError):
             read_inspect([path])
+
+
+def test_a_log_that_unpacks_to_far_more_than_a_log_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_log(tmp_path / "x.eval", inspect_log([inspect_sample(1, "Paris", "C", events=[" " * 500_000])]))
+    assert not [name for sample in _read(path)["samples"] for name in sample if name == "events"]
+    monkeypatch.setattr("evalharness.interop.inspect_log._MOST_UNPACKED", 1000)
+    with pytest.raises(RecordError, match=r"x.eval would unpack to 5\d\d,\d\d\d bytes, [34]\d\d times its own: it is no log"):
+        read_inspect([path])
 
 
 def test_a_run_goes_out_and_comes_back(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
