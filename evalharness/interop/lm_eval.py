@@ -231,7 +231,7 @@ def _sample(doc_id: str, values: Mapping[str, Any]) -> Sample:
         for place, text in enumerate(text for part in responses for text in part):
             used = counts[place] if place < len(counts) else {}
             num_prompt, num_made = _count(used.get("input_tokens")), _count(used.get("output_tokens"))
-            sample.answers.append(Answer(text_of(text), prompt, prompt_sha256, "stop", num_prompt, num_made))
+            sample.answers.append(Answer(text_of(text), prompt, prompt_sha256, None, num_prompt, num_made))
     return sample
 
 
