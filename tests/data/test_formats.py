@@ -261,6 +261,12 @@ def test_a_file_of_images_alone_has_as_many_rows_as_images(tmp_path: Path) -> No
         assert [row["image"].read() for row in read_rows(name, data_dir=tmp_path)] == [PNG] * 5
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "file.arrow", "stream.arrow", "a.jsonl", "a.json"])
+def test_a_file_without_rows_has_none(name: str, tmp_path: Path) -> None:
+    written(tmp_path, name, [])
+    assert list(cases_from(name)(tmp_path)) == []
+
+
 @pytest.mark.parametrize("free_bytes", [1 << 40, 0])
 def test_large_row_groups_are_read_some_rows_at_a_time(free_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from evalharness.data import arrow_files
