@@ -74,6 +74,7 @@ WRITERS: dict[str, Callable[[Path, Sequence[Mapping[str, Any]]], object]] = {
     "a.json": lambda path, rows: path.write_text(json_text(rows, indent=1), "utf-8-sig"),
     "named.json": lambda path, rows: path.write_text(json_text({"version": 1, "notes": ["x"], "data": rows}), "utf-8"),
     "keyed.json": lambda path, rows: path.write_text(json_text({f"k{i}": row for i, row in enumerate(rows)}), "utf-8"),
+    "lines.json": write_jsonl,
     "a.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress("\n".join(map(json_text, rows)).encode())),
     "a.jsonl.zst": lambda path, rows: path.write_bytes(pa.compress("\n".join(map(json_text, rows)).encode(), "zstd", asbytes=True)),
     "a.tar": write_tar,
@@ -222,6 +223,16 @@ def test_a_small_file_does_not_unpack_to_a_huge_one(
         ConfigError, match=rf"{name}\{packed} unpacks to more than 0 MB, which is over 200 times its size; if that is meant"
     ):
         list(read_rows(data_dir=tmp_path / f"{name}{packed}"))
+
+
+def test_json_lines_are_read_whatever_the_name(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('\n {"q": 1, "a": [{"b": 2}]}\n\n  {"q": 2}\n')
+    cases = list(cases_from("a.json")(tmp_path))
+    assert [case.row["q"] for case in cases] == [1, 2]
+    for other, message in (('{"q": 1}\n{"q": 2', "a.json:2 is not JSON"), ('{"q": 1}\n[]', "goes on behind its end at character 9")):
+        (tmp_path / "a.json").write_text(other)
+        with pytest.raises(ConfigError, match=message):
+            list(cases_from("a.json")(tmp_path))
 
 
 @pytest.mark.parametrize("at_once", [1, 5, 100])
