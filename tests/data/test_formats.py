@@ -192,22 +192,22 @@ def test_images_are_read_from_bytes_and_paths_and_urls_make_invalid_cases(tmp_pa
     assert given[5].invalid == "rows: row 6, i must be an image's bytes or path, got 7"
 
 
+PACK: dict[str, Callable[[bytes], Any]] = {".gz": gzip.compress, ".zst": lambda content: pa.compress(content, "zstd", asbytes=True)}
+
+
 def test_a_tar_of_images_is_read_in_place_and_no_pickle_is_loaded(tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> Any:
             return (Path.touch, (tmp_path / "sprung",))
 
     files = [("a/1.jpg", PNG), ("a/1.cls", b" 3\n"), ("a/1.seg.png", PNG), ("a/2.txt", "für".encode()), ("a/2.pkl", pickle.dumps(Trap()))]
-    for name, pack in (("s.tar", bytes), ("s.tar.gz", gzip.compress)):
+    for name, pack in (("s.tar", bytes), ("s.tar.gz", PACK[".gz"]), ("s.tgz", PACK[".gz"]), ("s.tar.zst", PACK[".zst"])):
         (tmp_path / name).write_bytes(pack(tar_of(files)))
         first, second = cases_from(name, id="__key__")(tmp_path)
         assert (first.id, second.id) == ("a/1", "a/2")
         assert (first.row["cls"], second.row["txt"], first.row["jpg"].read(), first.row["seg.png"].read()) == (3, "für", PNG, PNG)
         assert isinstance(second.row["pkl"], StoredBytes)
     assert not (tmp_path / "sprung").exists()
-
-
-PACK: dict[str, Callable[[bytes], Any]] = {".gz": gzip.compress, ".zst": lambda content: pa.compress(content, "zstd", asbytes=True)}
 
 
 @pytest.mark.parametrize(
