@@ -437,6 +437,12 @@ class TestColumns:
         with pytest.raises(TypeError):
             case.row["new"] = 2  # type: ignore[index]
 
+    def test_a_misspelt_column_of_a_row_is_told_what_was_meant(self) -> None:
+        row = next(cases_from([{"question": "x", "answer": "y"}])(None)).row
+        with pytest.raises(KeyError, match="rows has no 'Question'; did you mean 'question'. it has: question, answer"):
+            row["Question"]
+        assert (row.get("Question"), "Question" in row, row["answer"]) == (None, False, "y")
+
     def test_a_table_that_is_parted_by_semicolons_says_so(self, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text("q;a\nx;1\n")
         with pytest.raises(
