@@ -89,6 +89,7 @@ class KeptTexts:
         self._marked = re.compile("|".join(self._tokens))
         self.prompt = ""
         """With marks; filled in by `check`."""
+        self._known: tuple[str, list[tuple[_Ids, _Ids]]] = ("", [])
 
     def marked(self, value: Any) -> Any:
         """Return a text, or messages or tools, with marks in place of special tokens."""
@@ -123,10 +124,13 @@ class KeptTexts:
 
     def _pieces(self, marked: str, what: str) -> list[tuple[_Ids, _Ids]]:
         """Return the ids of the template's special tokens, and of what lies between with marks and spelled out."""
+        if self._known[0] == marked:
+            return self._known[1]
         whole = text_ids(marked, self._tokenizer, what)
         for is_continued in (False, True):
             pieces = list(self._split(marked, what, is_continued))
             if tuple(token_id for ids, _ in pieces for token_id in ids) == whole:
+                self._known = (marked, pieces)
                 return pieces
         raise RequestError(
             f"the {what} holds {self._named()} in its data, which cannot be kept text: this tokenizer reads what stands between special "
