@@ -155,7 +155,8 @@ class GenerationResult:
     comes from the cache. `exact_ids` False: a server returned text only, and `token_ids` are the text's, not the generated ones.
     `thinking`: thought and answer of a model with thinking on; `answer` is the text without the thought. `num_bytes_scored`: UTF-8 bytes
     of a given response without its first tokens that have no value; None for generated texts. `shots`, `prefill`, `join`: as the
-    request has them.
+    request has them. `is_greedy`: whether each token of a given response is the most likely one, as lm-evaluation-harness has it; None if
+    that was not asked (`ScoringRequest(greedy=True)`), or where a token has no value.
     """
 
     text: str
@@ -183,6 +184,7 @@ class GenerationResult:
     shots: tuple[str, ...] = ()
     prefill: str = ""
     join: Literal["ids", "text"] = "ids"
+    is_greedy: bool | None = None
 
     def __repr__(self) -> str:
         return f"Generation({excerpt(self.text, _SHOWN_CHARS)!r})"
@@ -229,7 +231,7 @@ class GenerationResult:
         return cls(**known)
 
 
-_LEFT_OUT: tuple[tuple[str, Any], ...] = (("shots", []), ("prefill", ""), ("join", "ids"))
+_LEFT_OUT: tuple[tuple[str, Any], ...] = (("shots", []), ("prefill", ""), ("join", "ids"), ("is_greedy", None))
 """Fields that few results have otherwise: not in their JSON."""
 
 

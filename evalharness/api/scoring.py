@@ -46,6 +46,8 @@ class ScoringRequest:
     `rolling`, of an empty prompt with `join="text"`: a response of more tokens than this, or for True than the context has room for (two
     fewer than its length), is scored in windows: each token once, behind the token before its window, those of the last behind as many as
     fit. The numbers are those of lm-evaluation-harness with `max_length` of so many tokens.
+
+    `greedy`: also tell whether greedy decoding gives this response (`GenerationResult.is_greedy`).
     """
 
     prompt: Chat | CompletionRequest | TokenGenerationRequest | TokenIds
@@ -53,6 +55,7 @@ class ScoringRequest:
     ends: bool = False
     join: Literal["ids", "text"] = "ids"
     rolling: bool | int = False
+    greedy: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.prompt, TokenGenerationRequest):
@@ -61,6 +64,7 @@ class ScoringRequest:
             object.__setattr__(self, "prompt", _text_or_ids("scoring.prompt", self.prompt))
         object.__setattr__(self, "response", _text_or_ids("scoring.response", self.response))
         check_boolean("scoring.ends", self.ends)
+        check_boolean("scoring.greedy", self.greedy)
         if self.join not in ("ids", "text"):
             raise ContractValueError(f"scoring.join must be 'ids' or 'text', got {self.join!r}")
         if self.join == "text" and (isinstance(self.prompt, tuple) or not isinstance(self.response, str)):

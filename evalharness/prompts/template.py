@@ -36,7 +36,7 @@ class _Part(NamedTuple):
 class Template:
     """What `template` returns: called with a case, it gives its request.
 
-    `choice_requests` and `ask_choices` score the choices of a case instead, `target_of` gives its right answer.
+    `choice_requests` and `ask_choices` score the choices of a case instead, `ask_target` its right answer, which `target_of` gives.
     """
 
     text: Field
@@ -90,11 +90,20 @@ class Template:
     def choice_requests(self, case: Case, *, without_prompt: bool = False) -> list[ScoringRequest]:
         """Return the requests to score each choice behind the prompt, joined as texts; `without_prompt`: alone, for mutual information."""
         prompt = CompletionRequest("", bool(self.special_tokens)) if without_prompt else self(case)
-        delimiter = self.target_delimiter
-        if self.chat:
-            prefill = self._prefill(row_of(case))
-            delimiter = delimiter if prefill and not prefill[-1].isspace() else ""
-        return [ScoringRequest(prompt, delimiter + choice, join="text") for choice in self.choices_of(case)]
+        return [ScoringRequest(prompt, self._delimiter_of(case) + choice, join="text") for choice in self.choices_of(case)]
+
+    def ask_target(self, case: Case) -> ScoringRequest:
+        """Score the target of a case behind its prompt, and whether greedy decoding gives it: an eval's `request`."""
+        target = self.target_of(case)
+        if not isinstance(target, str):
+            raise ConfigError(f"a target that is scored must be one text, got {target!r}; use ask_choices for choices")
+        return ScoringRequest(self(case), self._delimiter_of(case) + target, join="text", greedy=True)
+
+    def _delimiter_of(self, case: Case) -> str:
+        """Return what stands between the prompt and what is scored behind it."""
+        prefill = self._prefill(row_of(case)) if self.chat else ""
+        is_apart = not self.chat or (prefill and not prefill[-1].isspace())
+        return self.target_delimiter if is_apart else ""
 
     def ask_choices(self, case: Case) -> Generator[tuple[list[ScoringRequest], GenerationOptions], list[GenerationResult], ScoringRequest]:
         """Score the choices of a case: an eval's `request`. `steps[0]` has all results; the case's `generation` is the first."""

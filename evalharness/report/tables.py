@@ -237,8 +237,12 @@ class RunTables:
     def metrics(self, eval_name: str, test: str) -> list[str]:
         """Return the scores of a test: those that its gates ask for, then the others in the order of their first use."""
         known = sorted({key[3] for key in self.scores if key[:2] == (eval_name, test)}, key=self.score_names.of)
+        return [name for name in dict.fromkeys([*self.gated(eval_name, test), *known]) if name in known]
+
+    def gated(self, eval_name: str, test: str) -> list[str]:
+        """Return the metrics that a test's gates ask for."""
         gates = (gate for gate in entries_of(self.run.get("gates")) if gate.get("eval") == eval_name and gate.get("test") == test)
-        return [name for name in dict.fromkeys([*(text_of(gate.get("metric")) for gate in gates), *known]) if name in known]
+        return [text_of(gate.get("metric")) for gate in gates]
 
     def _names(self, key: tuple[int, ...]) -> tuple[str, ...]:
         levels = self.evals, self.tests, self.engines, self.tag_keys, self.tag_values

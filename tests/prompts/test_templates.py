@@ -186,6 +186,14 @@ def test_choices_are_scored_behind_the_prompt_as_one_text() -> None:
         assert chat.choice_requests(case(row))[0].response == response
 
 
+def test_a_target_is_scored_behind_the_prompt_as_one_text() -> None:
+    row = {"text": "The sky is blue", "all": ["a", "b"]}
+    made = template("{{text.rpartition(' ')[0]}}", target="{{text.rpartition(' ')[2]}}")
+    assert made.ask_target(case(row)) == ScoringRequest(CompletionRequest("The sky is"), " blue", join="text", greedy=True)
+    with pytest.raises(ConfigError, match=r"must be one text, got \['a', 'b'\]; use ask_choices"):
+        template("{{text}}", target="all").ask_target(case(row))
+
+
 def test_a_case_that_is_no_row_gives_its_fields() -> None:
     assert text_for(template("{{id}}: {{reference.x}}")(Case(id="c", reference={"x": 1}))) == "c: 1"
 

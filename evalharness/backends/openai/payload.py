@@ -224,7 +224,7 @@ def scoring_body(prompt: Prompt, model: str, *, has_adapter: bool = False) -> di
     return {
         "model": model,
         "prompt": token_ids,
-        "prompt_logprobs": 0,
+        "prompt_logprobs": int(prompt.asks_greedy),  # beside the token's own, so many of the most likely ones
         "max_tokens": 1,
         "n": 1,
         "stream": False,
@@ -246,10 +246,20 @@ def completion_of_response(answer: Any, prompt: Prompt) -> Completion:
         raise BackendError(f"the server gave {count} log-probabilities for {len(sent)} prompt tokens; is it a vLLM server?")
     start = len(prompt.token_ids)
     values = tuple(_value(entries[place], sent[place], place) for place in range(start, len(sent)))
-    return Completion(prompt.index, response, start, "given", values)
+    is_greedy = _are_greedy(entries, values, start) if prompt.asks_greedy and response and None not in values else None
+    return Completion(prompt.index, response, start, "given", values, is_greedy=is_greedy)
 
 
-def _value(entry: Any, token_id: int, place: int) -> float | None:
+def _are_greedy(entries: Sequence[Mapping[str, Any]], values: Sequence[float | None], start: int) -> bool:
+    """Return whether none of the most likely tokens is more likely than those that were scored, from the place `start` on."""
+    for place, value in enumerate(values, start):
+        others = [_value(entries[place], other, place) for other in entries[place]]
+        if any(other is not None and value is not None and other > value for other in others):
+            return False
+    return True
+
+
+def _value(entry: Any, token_id: int | str, place: int) -> float | None:
     if entry is None and place == 0:
         return None
     score = entry.get(str(token_id)) if isinstance(entry, Mapping) else None
