@@ -157,6 +157,8 @@ class PromptBuilder:
         if is_kept and isinstance(request, ScoringRequest) and isinstance(request.response, str):
             data.append([request.response])
         found = special_tokens_in(data, tokenizer)
+        if not is_kept:  # what a template leaves out is not read
+            found = tuple(token for token in found if token in text)
         remarks += _data_remarks(found, is_kept=is_kept)
         if not (found and is_kept):
             return _Rendered(text, text_ids(text, tokenizer), remarks)
