@@ -98,8 +98,8 @@ def test_a_scored_text_is_read_and_named_too_and_kept_text_where_asked() -> None
     kept, _ = ask(*requests, template=ChatTemplateOptions(special_tokens=False))
     assert [len(result.token_ids) for result in read] == [2, 2, 11, 2]
     assert [len(result.token_ids) for result in kept] == [11, 11, 11, 2]
-    assert [result.ignored_options for result in read] == [READ[:1], READ[:1], (), ()]
-    assert [result.ignored_options for result in kept] == [KEPT[:1], KEPT[:1], (), ()]
+    assert [result.ignored_options for result in read] == [READ[:1], READ[:1], KEPT[:1], ()]
+    assert [result.ignored_options for result in kept] == [KEPT[:1], KEPT[:1], KEPT[:1], ()]
     assert read[3] == kept[3]
 
 
