@@ -88,11 +88,8 @@ class PromptBuilder:
         """Return the prompt of one request; raises `RequestError` if it cannot be run."""
         chat = chat_of(request)
         request_images = images_of(chat)
-        if chat is None:
-            request, remarks = self._without_special_tokens(request)
-            rendered = _Rendered(*self._without_chat(request), remarks)
-        else:
-            rendered = self._rendered(chat, request, request_images)
+        request, remarks = self._without_special_tokens(request) if chat is None else (request, ())
+        rendered = _Rendered(*self._without_chat(request), remarks) if chat is None else self._rendered(chat, request, request_images)
         text, token_ids, ignored, kept = rendered
         asked = request.prompt if isinstance(request, ScoringRequest) else request
         bare = asked if isinstance(asked, CompletionRequest) else None
