@@ -345,10 +345,11 @@ def by_class(rows: Sequence[Any]) -> dict[str, float]:
         (perplexity_aggregates, {"word_perplexity", "byte_perplexity", "bits_per_byte"}),
         (partial(judge, strict=True), None),
         (lambda rows: {"total": len(rows)}, {"total"}),
+        *[(lambda rows: {"a": 1}, {"a"}), (lambda cases: {"b": 1}, {"b"}), (lambda lines: {"c": 1}, None), (lambda lines: {"d": 1}, None)],
         (by_class, {"f1_*"}),
         (len, None),
     ],
-    ids=["all of several", "translation", "perplexity", "no mapping", "lambda", "by class", "built in"],
+    ids=["all of several", "translation", "perplexity", "no mapping", "lambda", *"abcd", "by class", "built in"],
 )
 def test_names_of_aggregates(function: Any, names: set[str] | None) -> None:
     assert names_returned(function) == names

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evalharness.pytest_plugin.known_names.uses import Uses, uses_of
+from evalharness.pytest_plugin.known_names.uses import Uses, names_of_arguments, uses_of
 from evalharness.pytest_plugin.known_names.values import Lazy, Values, anything
 
 
@@ -57,7 +57,8 @@ def source_of(function: Any) -> Uses | None:
         found = _functions(code.co_filename, facts.st_mtime_ns, facts.st_size).get((code.co_name, code.co_firstlineno), [])
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return uses_of(found[0]) if len(found) == 1 else None
+    found = [node for node in found if names_of_arguments(node) == code.co_varnames[: len(names_of_arguments(node))]]
+    return uses_of(found[0]) if len({*map(ast.dump, found)}) == 1 else None  # lambdas may share a line
 
 
 @functools.lru_cache(maxsize=64)

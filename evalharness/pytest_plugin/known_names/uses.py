@@ -183,7 +183,7 @@ class Uses:
         while node is not self.function:
             if isinstance(node, _COMPREHENSIONS) and any(name.id in _stored(each.target) for each in node.generators):
                 return True
-            if isinstance(node, (ast.Lambda, ast.FunctionDef)) and name.id in _names_of_arguments(node):
+            if isinstance(node, (ast.Lambda, ast.FunctionDef)) and name.id in names_of_arguments(node):
                 return True
             node = self._parents[node]
         return False
@@ -272,8 +272,11 @@ def _own_nodes(function: Function) -> Iterator[ast.AST]:
             waiting[:0] = ast.iter_child_nodes(node)
 
 
-def _names_of_arguments(function: Function) -> set[str]:
-    return {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+def names_of_arguments(function: Function) -> tuple[str, ...]:
+    """Return the names of all parameters, in the order in which code objects have them."""
+    args = function.args
+    rest = [each for each in (args.vararg, args.kwarg) if each is not None]
+    return tuple(each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs, *rest))
 
 
 def _stored(node: ast.AST) -> set[str]:
