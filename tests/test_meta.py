@@ -57,16 +57,29 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def trees(*, without: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.Module]]:
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(parse(path)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_sources() -> Iterator[None]:
+    """A million nodes: the garbage collector would go through them in all tests to come."""
+    yield
+    parse.cache_clear()
+    nodes_of.cache_clear()
+
+
+def sources(*, without: tuple[str, ...] = ()) -> Iterator[tuple[str, Path]]:
     for name, path in SOURCES.items():
         if not name.startswith(without):
-            yield name, parse(path)
+            yield name, path
 
 
-def imports_of(tree: ast.AST) -> set[str]:
-    """Return the top-level packages that a module imports anywhere, functions included."""
+def packages_imported(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the top-level packages that these nodes import."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -74,10 +87,10 @@ def imports_of(tree: ast.AST) -> set[str]:
     return found
 
 
-def defined_names(tree: ast.Module) -> set[str]:
+def defined_names(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the names that a module's top level binds, also within `if` and `try`."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -87,23 +100,26 @@ def defined_names(tree: ast.Module) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize(
-    "module", ["evalharness", "evalharness.api.requests", "evalharness.config", "evalharness.api.options", "evalharness.pytest_plugin"]
-)
-def test_importing_it_loads_nothing_heavy(module: str) -> None:
-    code = f"import sys, {module}; print(*[name for name in {HEAVY!r} if name in sys.modules])"
-    assert run_python(code).split() == []
+def test_importing_it_loads_nothing_heavy() -> None:
+    modules = ("evalharness", "evalharness.api.requests", "evalharness.config", "evalharness.api.options", "evalharness.pytest_plugin")
+    code = f"""
+import importlib, sys
+for module in {modules!r}:
+    importlib.import_module(module)
+    print(module, [name for name in {HEAVY!r} if name in sys.modules])"""
+    assert run_python(code).splitlines() == [f"{module} []" for module in modules]
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_all_is_true(name: str) -> None:
-    tree = parse(SOURCES[name])
-    declared = [node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
-    if not declared or name == "__init__.py":  # there it is made of the table of modules
-        return
-    listed = ast.literal_eval(declared[0])
-    assert len(listed) == len(set(listed))
-    assert set(listed) <= defined_names(tree)
+def test_all_is_true() -> None:
+    wrong = {}
+    for name, path in sources(without=("__init__.py",)):  # there it is made of the table of modules
+        declared = [node.value for node in parse(path).body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
+        listed = ast.literal_eval(declared[0]) if declared else []
+        undefined = set(listed) - defined_names(nodes_of(path)) if listed else set()
+        twice = {name for name in listed if listed.count(name) > 1}
+        if undefined or twice:
+            wrong[name] = undefined | twice
+    assert wrong == {}
 
 
 def imported_modules(nodes: Iterable[ast.AST]) -> set[str]:
@@ -149,8 +165,8 @@ def room_of(module: str) -> str:
 def test_rooms_import_only_rooms_below_them() -> None:
     upward = [
         f"{module} imports {imported}"
-        for module, tree in zip(MODULES, (parse(path) for path in SOURCES.values()), strict=True)
-        for imported in sorted(imported_modules(ast.walk(tree)))
+        for module, path in zip(MODULES, SOURCES.values(), strict=True)
+        for imported in sorted(imported_modules(nodes_of(path)))
         if module not in ROOT_MODULES and ROOMS.index(room_of(imported)) > ROOMS.index(room_of(module))
     ]
     assert upward == []
@@ -189,8 +205,8 @@ def test_the_error_tree_in_the_docstring_is_the_class_tree() -> None:
 
 def test_no_class_leaves_its_attributes_to_a_subclass() -> None:
     unset = []
-    for name, tree in trees():
-        for node in ast.walk(tree):
+    for name, path in sources():
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef) and not node.bases and not node.decorator_list:
                 declared = {ast.unparse(line.target) for line in node.body if isinstance(line, ast.AnnAssign) and line.value is None}
                 assigned = {use.attr for use in ast.walk(node) if isinstance(use, ast.Attribute) and isinstance(use.ctx, ast.Store)}
@@ -211,16 +227,15 @@ def test_no_class_leaves_its_attributes_to_a_subclass() -> None:
     ],
 )
 def test_a_package_is_known_in_one_room_only(packages: set[str], home: str | tuple[str, ...]) -> None:
-    strangers = {
-        name: found for name, tree in trees(without=(home,) if isinstance(home, str) else home) if (found := imports_of(tree) & packages)
-    }
+    others = sources(without=(home,) if isinstance(home, str) else home)
+    strangers = {name: found for name, path in others if (found := packages_imported(nodes_of(path)) & packages)}
     assert strangers == {}
 
 
 def test_only_the_stop_policy_gives_a_finish_reason() -> None:
     deciding = []
-    for name, tree in trees(without=("engine/stop_policy.py",)):
-        for node in ast.walk(tree):
+    for name, path in sources(without=("engine/stop_policy.py",)):
+        for node in nodes_of(path):
             if isinstance(node, ast.keyword) and node.arg == "finish_reason" and isinstance(node.value, ast.Constant):
                 deciding.append(f"{name}:{node.value.lineno}")
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "GenerationResult" and len(node.args) > 2:
@@ -230,9 +245,9 @@ def test_only_the_stop_policy_gives_a_finish_reason() -> None:
 
 def test_nothing_heavy_is_imported_at_the_top_outside_backends_report_and_numerics() -> None:
     at_top = {}
-    # Geometry is loaded where objects are matched, not by the evals.
-    for name, tree in trees(without=("backends/", "report/", "analysis/statistics/", "tasks/dense/geometry")):
-        heavy = {package for node in tree.body for package in imports_of(node) if isinstance(node, (ast.Import, ast.ImportFrom))}
+    # Geometry and draws are loaded where objects are matched, not by the evals.
+    for name, path in sources(without=("backends/", "report/", "analysis/statistics/", "tasks/dense/geometry", "scores/detection_draws")):
+        heavy = packages_imported(parse(path).body)
         if heavy.intersection(HEAVY):
             at_top[name] = heavy.intersection(HEAVY)
     assert at_top == {}

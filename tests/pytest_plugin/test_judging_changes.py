@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Callable
 from enum import IntEnum
+from functools import cache
 
 import numpy as np
 import pytest
@@ -53,14 +55,24 @@ def write(project: Project, module: str = EVAL, scorer: str = SCORER + NORMAL, r
     return project.write(test_a=module, helper_scorer=scorer)
 
 
-def made(project: Project, module: str = EVAL) -> Run:
-    return write(project, module).run_inline("--run-id", "r")
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Project]:
+    """Give the project in which a module of tests has run as r and is blessed as base."""
+
+    @cache
+    def ran(module: str) -> Project:
+        project = write(Project(tmp_path_factory.mktemp("made")), module)
+        assert project.run_inline("--run-id", "r").exit_code == 0
+        assert project.evalharness("bless", "reports/r", "base")[0] == 0
+        return project
+
+    return ran
 
 
-def blessed(project: Project, module: str = EVAL) -> Project:
-    assert made(project, module).exit_code == 0
-    assert project.evalharness("bless", "reports/r", "base")[0] == 0
-    return project
+@pytest.fixture
+def made(project: Project, ran: Callable[[str], Project]) -> Callable[..., Run]:
+    """Put that into `project`; give the run."""
+    return lambda module=EVAL: Run(0, "", 0, project.take(ran(module)).root, "r")
 
 
 CHANGES = {
@@ -74,9 +86,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_resumed_run_keeps_its_scores_unless_told_otherwise(project: Project, what: str) -> None:
+def test_a_resumed_run_keeps_its_scores_unless_told_otherwise(project: Project, made: Callable[..., Run], what: str) -> None:
     changes, text = CHANGES[what]
-    live = made(project)
+    live = made()
     rows = (live.run_dir / "samples.jsonl").read_bytes()
     write(project, **changes)
     refused = project.run_inline("--resume", "r")
@@ -89,9 +101,9 @@ def test_a_resumed_run_keeps_its_scores_unless_told_otherwise(project: Project, 
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_rescoring_takes_what_is_new_and_says_so_by_case(project: Project, what: str) -> None:
+def test_rescoring_takes_what_is_new_and_says_so_by_case(project: Project, made: Callable[..., Run], what: str) -> None:
     changes, text = CHANGES[what]
-    made(project)
+    made()
     write(project, **changes)
     code, output = project.evalharness("rescore", "reports/r", "--run-id", "again")
     number, _, difference = text.partition(": ")
@@ -103,8 +115,8 @@ def test_rescoring_takes_what_is_new_and_says_so_by_case(project: Project, what:
 
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("module", [EVAL, OF_OWN_TYPE], ids=["plain references", "references of a type of their own"])
-def test_a_baseline_that_was_judged_otherwise_is_no_regression(project: Project, what: str, module: str) -> None:
-    blessed(project, module)
+def test_a_baseline_that_was_judged_otherwise_is_no_regression(project: Project, made: Callable[..., Run], what: str, module: str) -> None:
+    made(module)
     changes = {"module": module, **CHANGES[what][0]}
     write(
         project,
@@ -121,17 +133,17 @@ def test_a_baseline_that_was_judged_otherwise_is_no_regression(project: Project,
     assert any("differ" in note for note in told["notes"])
 
 
-def test_comments_docstrings_and_layout_are_no_change(project: Project) -> None:
-    made(project)
+def test_comments_docstrings_and_layout_are_no_change(project: Project, made: Callable[..., Run]) -> None:
+    made()
     project.write(
         test_a=EVAL.replace("def test_s", "# a comment\n\n\ndef test_s"), helper_scorer=NORMAL + SCORER.replace("Judge.", "Look.")
     )
     assert project.run_inline("--resume", "r").exit_code == 0
 
 
-def test_gates_and_what_shows_results_are_no_change(project: Project) -> None:
+def test_gates_and_what_shows_results_are_no_change(project: Project, made: Callable[..., Run]) -> None:
     gate = '@pytest.mark.gate("no_regression")\n'
-    blessed(project, EVAL.replace(gate, ""))
+    made(EVAL.replace(gate, ""))
     showing = "request=ask, tables=lambda rows: {'t': [{'n': len(rows)}]})"
     module = EVAL.replace("request=ask)", showing).replace(gate, 'LIMIT = "x >= 0.5"\n@pytest.mark.gate("no_regression", LIMIT)\n')
     run = write(project, module).run_inline("--baseline", "base", "--run-id", "now")
@@ -182,15 +194,16 @@ def test_a_fixture_and_code_of_another_test(project: Project) -> None:
     fixture = "import pytest\n@pytest.fixture\ndef limit(): return {}\n"
     module = EVAL.replace("def test_s(case,", "def test_s(limit, case,") + "\ndef test_t(case, generation): pass\n"
     project.write(conftest=fixture.format(1))
-    made(project, module)
+    write(project, module).run_inline("--run-id", "r")
     project.write(test_a=module + "\n    assert True\n")
     assert "test_a.py::test_t in" not in project.run_inline("--resume", "r").output
     project.write(test_a=module, conftest=fixture.format(2))
     assert "conftest.py::limit" in project.run_inline("--resume", "r").output
 
 
-def test_a_baseline_of_an_older_version_is_taken_with_a_note(project: Project) -> None:
-    path = blessed(project).root / "baselines" / "base.json"
+def test_a_baseline_of_an_older_version_is_taken_with_a_note(project: Project, made: Callable[..., Run]) -> None:
+    made()
+    path = project.root / "baselines" / "base.json"
     baseline = json.loads(path.read_text())
     for test in baseline["tests"]:
         del test["code"], test["columns"]["reference"]
@@ -200,8 +213,8 @@ def test_a_baseline_of_an_older_version_is_taken_with_a_note(project: Project) -
     assert "not judged the same" not in gate["reason"]
 
 
-def test_every_row_says_what_it_was_judged_against(project: Project) -> None:
-    assert [row["reference"] for row in made(project).rows][:2] == ["ask c00", "ask c01"]
+def test_every_row_says_what_it_was_judged_against(project: Project, made: Callable[..., Run]) -> None:
+    assert [row["reference"] for row in made().rows][:2] == ["ask c00", "ask c01"]
     rows = write(project, OF_OWN_TYPE).run_inline("--run-id", "own").rows
     assert len({row["reference_sha256"] for row in rows}) == NUM_CASES
 

@@ -31,9 +31,16 @@ def with_options(run: Run, **values: Any) -> None:
     (run.run_dir / "run.json").write_text(json.dumps(facts))
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = Project(tmp_path_factory.mktemp("made")).write(test_a=TEST)
+    assert made.run_inline("--run-id", "r").exit_code == 0
+    return made
+
+
 @pytest.fixture
-def live(project: Project) -> Run:
-    return project.write(test_a=TEST).run_inline("--run-id", "r")
+def live(project: Project, made: Project) -> Run:
+    return Run(0, "", 0, project.take(made).root, "r")
 
 
 @pytest.fixture

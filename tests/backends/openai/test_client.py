@@ -241,13 +241,16 @@ def test_closing_leaves_no_thread_and_no_future_that_waits() -> None:
     """Requests come from another thread while this one closes: each has an answer, an error or its cancellation."""
     with serving(lambda asked: Reply({}, delay_s=0.01)) as server:
         client, futures, began = HttpClient(server.url, concurrency=4), [], threading.Event()
+        room = threading.Semaphore(32)  # httpx goes through all that wait at each step: ten thousand take half a minute
 
         def submit() -> None:
             for _ in range(10_000):
+                room.acquire()
                 try:
                     futures.append(client.submit("/v1/x", {}))
                 except BackendError:
                     return
+                futures[-1].add_done_callback(lambda _: room.release())
                 began.set()
 
         thread = threading.Thread(target=submit)
