@@ -54,7 +54,9 @@ class TestParsing:
     )  # fmt: skip
     def test_all_else_is_refused_with_the_grammar(self, expression: object) -> None:
         grammar = "write 'metric >= number' with one of: >=, <=, >, <, ==; 'metric[tag=value] >= number' for a slice, with '*' for"
-        with pytest.raises(ConfigError, match=rf"^gate .* is not understood[;:] (.*; )?{re.escape(grammar)} each value.*'no_regression\(metric, m"):
+        with pytest.raises(
+            ConfigError, match=rf"^gate .* is not understood[;:] (.*; )?{re.escape(grammar)} each value.*'no_regression\(metric, m"
+        ):
             parse_gate(expression)
 
     @pytest.mark.parametrize(
