@@ -60,7 +60,7 @@ class Unpacked:
                 yield content
 
     @contextmanager
-    def _content(self, unpack: _Unpack) -> Iterator[io.BufferedReader]:
+    def _content(self, unpack: _Unpack) -> Iterator[IO[bytes]]:
         try:
             with open_regular(self._path) as packed:
                 max_bytes = max(_ALWAYS_ALLOWED, _MAX_RATIO * os.fstat(packed.fileno()).st_size)

@@ -20,7 +20,7 @@ from evalharness.report.markdown import go_on_command
 from evalharness.report.noise import noise_summary
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import figure_text, plural, terminal_text
-from evalharness.runs.schema import entries_of, text_of
+from evalharness.runs.schema import entries_of
 
 
 def fit_apart(texts: Iterable[str], width: int) -> dict[str, str]:
@@ -212,9 +212,9 @@ def _aggregates(tables: RunTables) -> dict[tuple[str, ...], dict[str, float]]:
     """Return the aggregates by eval, test and engine; the test of an average over a suite is ""."""
     found: dict[tuple[str, ...], dict[str, float]] = {}
     for entry in entries_of(tables.run.get("aggregates")):
-        key, value = tuple(text_of(entry.get(name)) for name in ("eval", "test", "engine")), entry.get("value")
+        key, value = tuple(str(entry.get(name) or "") for name in ("eval", "test", "engine")), entry.get("value")
         if isinstance(value, (int, float)) and abs(value) <= sys.float_info.max:
-            found.setdefault(key, {})[text_of(entry.get("metric"))] = value
+            found.setdefault(key, {})[str(entry.get("metric") or "")] = value
     return found
 
 
