@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _UNHURRIED = settings(settings.get_profile("default"), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", _UNHURRIED, derandomize=False, max_examples=1000)
 settings.register_profile("repeatable", _UNHURRIED, derandomize=True, database=None, max_examples=50)
-settings.register_profile("fast", settings.get_profile("repeatable"), max_examples=25)
+settings.register_profile("fast", settings.get_profile("repeatable"), max_examples=15)
 settings.load_profile("repeatable")
 
 _WARNINGS = (
