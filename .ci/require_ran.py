@@ -4,7 +4,7 @@
 
 A test belongs to a group by the property "starts" in the JUnit file. `vllm`: those with that marker; tests/conftest.py writes
 the property, and refuses a test that uses a vLLM engine without the marker. `browser`: those of tests/browser. `ray`: those
-of a Ray cluster. `lmms-eval`: one that reads its scorers. A new group
+of a Ray cluster. `lmms-eval`: one that reads its scorers. `smollm2`: those that load this model. A new group
 needs that property (`item.user_properties.append(("starts", NAME))` in a conftest.py) and its name in .ci/run. A skip of any
 test whose reason names a group fails as well.
 """

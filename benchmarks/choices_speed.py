@@ -1,9 +1,10 @@
 """Multiple choice by likelihood: the time of lm-evaluation-harness and of our backends on the same questions, and whether numbers agree.
 
     python -m benchmarks.choices_speed --model CHECKPOINT [--shape arc hellaswag mmlu] [--questions 60] [--rounds 3] [--backend hf vllm]
+    python -m benchmarks.choices_speed --model CHECKPOINT --device cuda --dtype bfloat16 --batch-sizes 32 128
 
 The questions are made here, in the shapes of ARC (short choices), HellaSwag (endings of a sentence or two) and five-shot MMLU (letters
-behind long prompts with the examples in common). Both sides turn texts into ids and score them in float32 on the CPU, from the first
+behind long prompts with the examples in common). Both sides turn texts into ids and score them on the same device, from the first
 request to the last number, models loaded before; rounds alternate, lm-eval with its best of `--batch-sizes`. Prints medians, ratios and the
 greatest difference between the sums of log-probabilities.
 """
@@ -19,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from evalharness import GenerationOptions, ModelLoadConfig, ScoringRequest, build_engine
+from evalharness import GenerationOptions, ModelLoadConfig, ScoringRequest, VllmEngineOptions, build_engine
 
 NOUNS = "river valley engine teacher garden window market signal forest bridge planet kitchen winter student machine letter"
 VERBS = "carries follows measures repairs paints opens crosses builds finds explains watches collects pushes covers returns"
@@ -44,9 +45,9 @@ def question(shape: str, draw: random.Random) -> tuple[str, list[str]]:
     return f"{sentence(draw, draw.randint(10, 50)).capitalize()}?\n{lines}\nAnswer:", [f" {letter}" for letter in "ABCD"]
 
 
-def questions(shape: str, num: int) -> list[tuple[str, str]]:
+def questions(shape: str, num: int, seed: int) -> list[tuple[str, str]]:
     """Return pairs of context and choice."""
-    draw = random.Random(0)
+    draw = random.Random(seed)
     shots = "".join(f"{context}{draw.choice(choices)}\n\n" for context, choices in (question(shape, draw) for _ in range(5)))
     made = [question(shape, draw) for _ in range(num)]
     return [((shots if shape == "mmlu" else "") + context, choice) for context, choices in made for choice in choices]
@@ -76,13 +77,14 @@ def timed(way: Callable[[], Sums]) -> tuple[float, Sums]:
 
 def measure(shape: str, options: argparse.Namespace, model: Any, engines: Mapping[str, Any]) -> None:
     """Print what all ways take for the questions of a shape."""
-    pairs = questions(shape, options.questions)
-    sizes = {size: timed(partial(lm_eval_way, model, pairs[:32], size))[0] for size in options.batch_sizes}
+    first = questions(shape, options.questions, seed=0)
+    sizes = {size: timed(partial(lm_eval_way, model, first[: 2 * max(options.batch_sizes)], size))[0] for size in options.batch_sizes}
     best = min(sizes, key=sizes.__getitem__)
     seconds: dict[str, list[float]] = {name: [] for name in ("lm-eval", *engines)}
     for engine in engines.values():
-        our_way(engine, model._encode_pair, pairs[:8])  # the comparison of the first pack, kernels' first use
-    for _ in range(options.rounds):
+        our_way(engine, model._encode_pair, first[:8])  # the comparison of the first pack, kernels' first use
+    for number in range(options.rounds):
+        pairs = questions(shape, options.questions, seed=1 + number)  # new ones: a run asks each once
         taken, theirs = timed(partial(lm_eval_way, model, pairs, best))
         seconds["lm-eval"].append(taken)
         for name, engine in engines.items():
@@ -92,7 +94,7 @@ def measure(shape: str, options: argparse.Namespace, model: Any, engines: Mappin
             print(f"  {name} {taken:.2f} s, lm-eval {seconds['lm-eval'][-1]:.2f} s, sums differ by at most {apart:.2g}", flush=True)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     ratios = "".join(f", {name} {medians[name]:.2f} s: {medians['lm-eval'] / medians[name]:.2f} x" for name in engines)
-    print(f"{shape}, {len(pairs)} choices: lm-eval {medians['lm-eval']:.2f} s with batches of {best}{ratios}", flush=True)
+    print(f"{shape}, {4 * options.questions} choices: lm-eval {medians['lm-eval']:.2f} s with batches of {best}{ratios}", flush=True)
 
 
 def main() -> None:
@@ -105,15 +107,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="Of torch; more wait for each other where others use the machine")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    config = ModelLoadConfig(options.model, torch_dtype="float32")
-    engines = {}
-    for backend in options.backend:
-        engines[backend] = build_engine(backend, config)
+    config = ModelLoadConfig(options.model, torch_dtype=options.dtype)
+    # On a card the other models have to fit beside vLLM's.
+    more = {"vllm_options": VllmEngineOptions(gpu_memory_utilization=0.3)} if options.device == "cuda" else {}
+    engines = {backend: build_engine(backend, config, **(more if backend == "vllm" else {})) for backend in options.backend}
     from lm_eval.models.huggingface import HFLM
 
-    model = HFLM(pretrained=options.model, device="cpu", dtype="float32", batch_size=1)
+    model = HFLM(pretrained=options.model, device=options.device, dtype=options.dtype, batch_size=1)
     for shape in options.shape:
         measure(shape, options, model, engines)
     for engine in engines.values():

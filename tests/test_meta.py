@@ -245,8 +245,8 @@ def test_only_the_stop_policy_gives_a_finish_reason() -> None:
 
 def test_nothing_heavy_is_imported_at_the_top_outside_backends_report_and_numerics() -> None:
     at_top = {}
-    # Geometry is loaded where objects are matched, not by the evals.
-    for name, path in sources(without=("backends/", "report/", "analysis/statistics/", "tasks/dense/geometry")):
+    # Geometry and draws are loaded where objects are matched, not by the evals.
+    for name, path in sources(without=("backends/", "report/", "analysis/statistics/", "tasks/dense/geometry", "scores/detection_draws")):
         heavy = packages_imported(parse(path).body)
         if heavy.intersection(HEAVY):
             at_top[name] = heavy.intersection(HEAVY)

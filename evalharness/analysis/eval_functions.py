@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from evalharness.analysis.gates import BUILT_IN_METRICS, was_judged
 from evalharness.api.cases import EngineComparison, OutputTarget, folder_name
 from evalharness.api.checks import MAX_BITS, any_text, excerpt, plain_number, shown
+from evalharness.api.errors import ContractValueError
 from evalharness.config import RunConfig
 from evalharness.runs.schema import Aggregate, EngineEntry, GateVerdict, OutputFile, Row, TableEntry
 
@@ -93,12 +94,20 @@ def _add_intervals(
     entries: Sequence[Aggregate], rows: Sequence[Row], aggregate: Callable[[Sequence[Row]], Mapping[str, float]], num_draws: int
 ) -> None:
     """Add intervals to the metrics of these rows."""
-    from evalharness.analysis.statistics.aggregates import draws_of, interval_of, num_groups  # loads numpy
+    from evalharness.analysis.statistics.aggregates import draws_of, interval_of, num_groups, times_of  # loads numpy
 
     def metrics_of(drawn: list[Row]) -> Mapping[str, float | None]:
         return {str(name): _finite(value) for name, value in aggregate(list(map(_given, drawn))).items()}
 
-    draws, groups = draws_of(rows, metrics_of, num_draws), num_groups(rows)
+    of_draws, groups = getattr(aggregate, "of_draws", None), num_groups(rows)
+    if of_draws is None:
+        draws = draws_of(rows, metrics_of, num_draws)
+    else:
+        together = of_draws(list(map(_given, rows)), times_of(rows, num_draws))
+        draws = {str(name): list(map(_finite, values)) for name, values in together.items()}
+        wrong = next((name for name, values in draws.items() if len(values) != num_draws), None)
+        if wrong is not None:
+            raise ContractValueError(f"of_draws must give a value for each of {num_draws} draws, got {len(draws[wrong])} of {wrong!r}")
     for entry in entries:
         drawn = draws.get(entry["metric"], [])
         entry["draws"] = [None if value is None else float(f"{value:.6g}") for value in drawn]

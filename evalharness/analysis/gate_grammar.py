@@ -33,6 +33,8 @@ EACH = "*"
 RATES = ("pass_rate", "invalid_rate", "error_rate", "length_rate", "empty_rate")
 """Shares of cases that every test has."""
 _UNPAIRED_RATES = ("invalid_rate", "error_rate")
+PAIRED_RATES = tuple(rate for rate in RATES if rate not in _UNPAIRED_RATES)
+"""Those that a comparison with another run has."""
 QUANTITIES = ("completion_tokens", "prompt_tokens", "total_tokens", "thinking_tokens")
 """Numbers that every answer has; a score of the same name comes before them."""
 SPEEDS = ("tokens_per_s", "generation_s", "energy_j", "j_per_token")

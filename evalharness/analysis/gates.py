@@ -61,7 +61,9 @@ BUILT_IN_METRICS: dict[str, _Rate] = {
     "invalid_rate": _Rate(lambda row: row["outcome"] == "invalid", _was_run, "run", is_about_coverage=True),
     "error_rate": _Rate(lambda row: row["outcome"] == "error", _was_run, "run", is_about_coverage=True),
     "length_rate": _Rate(
-        lambda row: any(sample.get("finish_reason") == "length" for sample in generations_of(row)), generations_of, "generated"
+        lambda row: any(sample.get("finish_reason") == "length" for sample in generations_of(row)),
+        lambda row: any(sample.get("finish_reason") for sample in generations_of(row)),  # lm-eval's samples do not tell theirs
+        "generated",
     ),
     "empty_rate": _Rate(
         lambda row: any(not (sample.get("text") or "").strip() for sample in generations_of(row)), generations_of, "generated"

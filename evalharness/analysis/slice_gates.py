@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,20 +17,26 @@ MAX_SLICES = 1000
 _NUM_NAMED = 5
 
 
-def refuse_unknown_slices(gates: Iterable[Gate | RegressionGate], tags: Iterable[Mapping[str, str]], *, are_all: bool = True) -> None:
+def refuse_unknown_slices(
+    gates: Iterable[Gate | RegressionGate],
+    tags: Iterable[Mapping[str, str]],
+    *,
+    are_all: bool = True,
+    declared: Collection[str] | None = None,
+) -> None:
     """Raise `ConfigError` for a gate on a tag, or a tag's value, that no case has; `tags` are those of all cases of the eval.
 
-    Unless they `are_all`, other cases may have it: then only a tag is refused that is near to one that is known.
+    Unless they `are_all`, other cases may have it: then a tag is refused that is near to one that is known, or not among those `declared`.
     """
     sliced = [gate for gate in gates if isinstance(gate, Gate) and gate.tag]
     if not sliced:
         return
-    values: dict[str, dict[str, None]] = {}
+    values: dict[str, dict[str, None]] = {text_of(tag): {} for tag in declared or ()}
     for case_tags in tags:
         for tag, value in case_tags.items():
             values.setdefault(text_of(tag), {})[text_of(value)] = None
     for gate in sliced:
-        if gate.tag not in values and (are_all or did_you_mean(gate.tag, values, cutoff=0.75)):
+        if gate.tag not in values and (are_all or declared is not None or did_you_mean(gate.tag, values, cutoff=0.75)):
             known = f"tags here are: {first_names(list(values), 10)}" if values else "no case has any"
             raise ConfigError(f"gate {gate.expression!r}: no case has the tag {gate.tag!r}{did_you_mean(gate.tag, values) or ';'} {known}")
         if are_all and gate.value != EACH and gate.value not in values[gate.tag]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 from evalharness.answers.bounded import BoundedFunction, OutOfBounds
+from evalharness.answers.leading_runs import leading_runs
 from evalharness.api.errors import ContractValueError, EvalHarnessError
 
 _parser: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
@@ -32,10 +33,12 @@ class BoundedPattern:
     def __init__(self, pattern: str, flags: int = 0) -> None:
         try:
             self._compiled = re.compile(pattern, flags)
-            self._items = list(_parser.parse(pattern, flags))
+            parsed = _parser.parse(pattern, flags)
         except (re.error, RecursionError, OverflowError) as error:
             raise ContractValueError(f"{pattern!r} is not a regular expression: {error}") from None
+        self._items, self.runs = list(parsed), leading_runs(parsed)
         self._prefix = _literal_prefix(self._items)
+        self._is_anchored = _is_anchored(self._items, self._compiled.flags)
 
     @property
     def num_groups(self) -> int:
@@ -44,12 +47,22 @@ class BoundedPattern:
 
     def steps(self, text: str) -> float:
         """Return an upper bound of the ways to try in a text, infinity where there is none."""
+        return min(self._steps_of_re(text), self._steps_by_runs(text))
+
+    def _steps_of_re(self, text: str) -> float:
         starts = len(text) + 1
-        if self._prefix and not self._compiled.flags & re.IGNORECASE:
+        if self._is_anchored:
+            starts = 1
+        elif self._prefix and not self._compiled.flags & re.IGNORECASE:
             starts = text.count(self._prefix)
         elif self._prefix and text.isascii():  # beyond ASCII two characters may be one letter
             starts = text.lower().count(self._prefix.lower())
         return len(text) + (starts and starts * _ways(self._items, len(text), is_last=True))
+
+    def _steps_by_runs(self, text: str) -> float:
+        if self.runs is None:
+            return math.inf
+        return 2 * (len(text) + 1) * _ways(self.runs.rest, len(text), is_last=True)  # twice, as a match may end within its run
 
     def matches(self, text: str) -> list[str | tuple[str, ...]]:
         """Return what `findall` does: the matches, or their groups."""
@@ -67,8 +80,11 @@ class BoundedPattern:
         return replaced
 
     def _run(self, search: Callable[..., Any], text: str, *arguments: Any) -> Any:
-        if self.steps(text) <= MAX_STEPS:
+        if self._steps_of_re(text) <= MAX_STEPS:
             return search(self._compiled, text, *arguments)
+        if self.runs is not None and self._steps_by_runs(text) <= MAX_STEPS:
+            by_runs: Callable[..., Any] = getattr(self.runs, search.__name__)
+            return by_runs(self._compiled, text, *arguments)
         try:
             return _elsewhere(search.__name__, self._compiled.pattern, self._compiled.flags, text, *arguments)
         except OutOfBounds as bounds:
@@ -123,6 +139,12 @@ def _literal_prefix(items: Iterable[Any]) -> str:
             break
         prefix += chr(value)
     return prefix
+
+
+def _is_anchored(items: Sequence[Any], flags: int) -> bool:
+    """Return whether a pattern fits at the text's beginning only."""
+    kind, value = map(str, items[0]) if items else ("", "")
+    return kind == "AT" and (value == "AT_BEGINNING_STRING" or (value == "AT_BEGINNING" and not flags & re.MULTILINE))
 
 
 def _ways(items: Iterable[Any], length: int, *, is_last: bool) -> float:

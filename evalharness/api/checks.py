@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import inspect
 import json
 import math
 import os
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, BinaryIO, NoReturn, ParamSpec, TypeVar
 
 from evalharness.api.errors import ContractTypeError, ContractValueError, did_you_mean
 from evalharness.api.wording import plural
@@ -76,7 +77,7 @@ def check_text(path: str, value: object, *, optional: bool = False) -> None:
 
 def check_instance(path: str, value: object, wanted: type, *, optional: bool = False) -> None:
     if not (optional and value is None) and not isinstance(value, wanted):
-        raise ContractTypeError(f"{path} must be a {wanted.__name__}, got {value!r} ({type(value).__name__})")
+        raise ContractTypeError(f"{path} must be a {wanted.__name__}, got {excerpt(shown(value), 200)} ({type(value).__name__})")
 
 
 def check_sequence(path: str, value: object, of: str) -> None:
@@ -106,6 +107,8 @@ def known_keys(path: str, mapping: object, cls: type) -> Mapping[str, Any]:
 
 
 _C = TypeVar("_C")
+_R = TypeVar("_R")
+_P = ParamSpec("_P")
 _MEANT: dict[type, Mapping[str, str]] = {}
 
 
@@ -130,12 +133,33 @@ def named_arguments(**meant: str) -> Callable[[type[_C]], type[_C]]:
     return decorate
 
 
+def named_parameters(**meant: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return the decorator of a function that does the same for its arguments."""
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        known = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def checked(*args: _P.args, **values: _P.kwargs) -> _R:
+            for name in values:
+                if name not in known:
+                    raise ContractTypeError(f"{function.__name__} has no argument {name!r}{_meant_by(name, known, meant)}")
+            return function(*args, **values)
+
+        return checked
+
+    return decorate
+
+
 def _field_names(cls: type) -> list[str]:
     return [f.name for f in fields(cls)]
 
 
 def _instead(name: str, cls: type) -> str:
-    known, meant = _field_names(cls), _MEANT.get(cls, {})
+    return _meant_by(name, _field_names(cls), _MEANT.get(cls, {}))
+
+
+def _meant_by(name: str, known: Sequence[str], meant: Mapping[str, str]) -> str:
     return f"; did you mean {meant[name]}?" if name in meant else f"{did_you_mean(name, known) or ';'} known: {', '.join(known)}"
 
 

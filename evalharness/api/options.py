@@ -344,16 +344,20 @@ class ModelLoadConfig:
 @named_arguments(thinking="enable_thinking", marks="thinking_marks")
 @dataclass(frozen=True)
 class ChatTemplateOptions:
-    """How messages become the prompt; thinking is off by default. `thinking_marks` open and close a thought."""
+    """How messages become the prompt; thinking is off by default. `thinking_marks` open and close a thought.
+
+    `special_tokens` False: what data writes like a special token stays text, in all chats and scored texts.
+    """
 
     add_generation_prompt: bool = True
     tokenize: bool = False
     enable_thinking: bool = False
     continue_final_message: bool = False
     thinking_marks: tuple[str, str] = DEFAULT_MARKS
+    special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("add_generation_prompt", "tokenize", "enable_thinking", "continue_final_message"):
+        for name in ("add_generation_prompt", "tokenize", "enable_thinking", "continue_final_message", "special_tokens"):
             check_boolean(f"chat_template.{name}", getattr(self, name))
         check_sequence("chat_template.thinking_marks", self.thinking_marks, "texts")
         if len(self.thinking_marks) != 2 or not all(isinstance(mark, str) and mark.strip() for mark in self.thinking_marks):

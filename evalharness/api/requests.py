@@ -32,13 +32,15 @@ class TextGenerationRequest:
 
     `tools` are the tools that the model may call: passed to the chat template, or described in the system message. `prefill` is how the
     model's answer begins: it goes on from there, and its result has only what it adds. `shots` are the ids of worked examples among the
-    messages, for the record.
+    messages, for the record. `special_tokens`: what the messages or tools write like a special token (`<|im_end|>`) is one, as in training
+    and on servers, and the result's `ignored_options` say so; False: it stays text. Those of `prefill` are always read.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Tool | Mapping[str, Any]] = ()
     prefill: str = ""
     shots: Sequence[str] = ()
+    special_tokens: bool = True
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)
@@ -53,8 +55,8 @@ class VlmGenerationRequest:
 
     SOURCE is a path, bytes or a PIL image. A part without a source takes the next of `images`, which must all be used.
     Images are opened just before their request runs, and released after it; their sizes, SHA-256 and paths are recorded.
-    With `verify`, so are each image's patch grid and the expected and actual number of image tokens. `tools`, `prefill`, `shots`: as for
-    text.
+    With `verify`, so are each image's patch grid and the expected and actual number of image tokens. `tools`, `prefill`, `shots`,
+    `special_tokens`: as for text.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -63,6 +65,7 @@ class VlmGenerationRequest:
     tools: Sequence[Tool | Mapping[str, Any]] = ()
     prefill: str = ""
     shots: Sequence[str] = ()
+    special_tokens: bool = True
 
     def __post_init__(self) -> None:
         _check_messages(self.messages)
@@ -109,6 +112,7 @@ class CompletionRequest:
 
 def _check_start(request: TextGenerationRequest | VlmGenerationRequest) -> None:
     check_text("request.prefill", request.prefill)
+    check_boolean("request.special_tokens", request.special_tokens)
     _check_shots(request)
 
 
@@ -151,7 +155,8 @@ class GenerationResult:
     comes from the cache. `exact_ids` False: a server returned text only, and `token_ids` are the text's, not the generated ones.
     `thinking`: thought and answer of a model with thinking on; `answer` is the text without the thought. `num_bytes_scored`: UTF-8 bytes
     of a given response without its first tokens that have no value; None for generated texts. `shots`, `prefill`, `join`: as the
-    request has them.
+    request has them. `is_greedy`: whether each token of a given response is the most likely one, as lm-evaluation-harness has it; None if
+    that was not asked (`ScoringRequest(greedy=True)`), or where a token has no value.
     """
 
     text: str
@@ -179,6 +184,7 @@ class GenerationResult:
     shots: tuple[str, ...] = ()
     prefill: str = ""
     join: Literal["ids", "text"] = "ids"
+    is_greedy: bool | None = None
 
     def __repr__(self) -> str:
         return f"Generation({excerpt(self.text, _SHOWN_CHARS)!r})"
@@ -225,7 +231,7 @@ class GenerationResult:
         return cls(**known)
 
 
-_LEFT_OUT: tuple[tuple[str, Any], ...] = (("shots", []), ("prefill", ""), ("join", "ids"))
+_LEFT_OUT: tuple[tuple[str, Any], ...] = (("shots", []), ("prefill", ""), ("join", "ids"), ("is_greedy", None))
 """Fields that few results have otherwise: not in their JSON."""
 
 

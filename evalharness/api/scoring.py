@@ -34,9 +34,10 @@ class ScoringRequest:
     """Requests the likelihood of a response, given a prompt; nothing is generated.
 
     `prompt`: a chat, rendered as for generation; a text, to which only the tokenizer's beginning-of-sequence token is added; or token ids,
-    used unchanged. `response`: a text or token ids. `ends`: score the end-of-sequence token too (the checkpoint's first, or
-    `GenerationOptions.eos_token_id`). Only the options `logprobs_kind` and `entropies` apply, and for "processed" those that shape the
-    distribution.
+    used unchanged. `response`: a text or token ids. Special tokens in texts are read, and the result's `ignored_options` name them, but for
+    those in the response to a chat; behind a `CompletionRequest`, or a chat with `special_tokens=False`, they are text. `ends`: score the
+    end-of-sequence token too (the checkpoint's first, or `GenerationOptions.eos_token_id`). Only the options `logprobs_kind` and
+    `entropies` apply, and for "processed" those that shape the distribution.
 
     `join`: "ids", or "text" for two texts (or a chat and a text) that are tokenised as one. Spaces at the prompt's end then belong to the
     response, the prompt's ids are those of the rest, and the response's are the ids behind as many of the whole. Before an empty prompt
@@ -45,6 +46,8 @@ class ScoringRequest:
     `rolling`, of an empty prompt with `join="text"`: a response of more tokens than this, or for True than the context has room for (two
     fewer than its length), is scored in windows: each token once, behind the token before its window, those of the last behind as many as
     fit. The numbers are those of lm-evaluation-harness with `max_length` of so many tokens.
+
+    `greedy`: also tell whether greedy decoding gives this response (`GenerationResult.is_greedy`).
     """
 
     prompt: Chat | CompletionRequest | TokenGenerationRequest | TokenIds
@@ -52,6 +55,7 @@ class ScoringRequest:
     ends: bool = False
     join: Literal["ids", "text"] = "ids"
     rolling: bool | int = False
+    greedy: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.prompt, TokenGenerationRequest):
@@ -60,13 +64,14 @@ class ScoringRequest:
             object.__setattr__(self, "prompt", _text_or_ids("scoring.prompt", self.prompt))
         object.__setattr__(self, "response", _text_or_ids("scoring.response", self.response))
         check_boolean("scoring.ends", self.ends)
+        check_boolean("scoring.greedy", self.greedy)
         if self.join not in ("ids", "text"):
             raise ContractValueError(f"scoring.join must be 'ids' or 'text', got {self.join!r}")
         if self.join == "text" and (isinstance(self.prompt, tuple) or not isinstance(self.response, str)):
             raise ContractValueError("scoring.join='text' joins texts; give prompt and response as texts, or join='ids'")
         if not isinstance(self.rolling, int) or self.rolling < 0:
             raise ContractValueError(f"scoring.rolling must be True, False or a number of tokens, got {self.rolling!r}")
-        if self.rolling and (self.prompt != "" or self.join != "text"):
+        if self.rolling and (self.prompt not in ("", CompletionRequest("")) or self.join != "text"):
             raise ContractValueError("scoring.rolling is for a text alone: give prompt='' and join='text'")
 
 

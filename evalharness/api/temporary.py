@@ -14,8 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from evalharness.api.errors import ConfigError
+
 _PREFIX = "evalharness-"
 _HELD = ".held"
+
+
+def no_room(error: Exception) -> ConfigError:
+    """Return the error for a temporary file that cannot be written."""
+    return ConfigError(f"a temporary file in {tempfile.gettempdir()} cannot be written: {error}; name a folder with more room by TMPDIR")
 
 
 class OwnFolder:

@@ -81,13 +81,13 @@ class BareTokenizer:
         return self._tokenizer.id_to_token(token_id)
 
     @property
-    def all_special_ids(self) -> list[int]:
-        """Ids of the special tokens."""
-        return [token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special]
+    def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """The tokens that were added to the vocabulary, special ones among them."""
+        return self._tokenizer.get_added_tokens_decoder()
 
     def get_added_vocab(self) -> dict[str, int]:
         """Return the ids of the tokens that were added to the vocabulary."""
-        return {token.content: token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items()}
+        return {token.content: token_id for token_id, token in self.added_tokens_decoder.items()}
 
     def apply_chat_template(
         self,

@@ -72,6 +72,8 @@ class Capabilities:
     supports_entropies: bool = False
     supports_scoring: bool = False
     """Whether given responses get their log-probabilities (`ScoringRequest`)."""
+    supports_greedy_checks: bool = False
+    """Whether it is told of them if greedy decoding gives them."""
     supports_logits: bool = False
     """Whether given responses get logits, and gradients through them (`TensorBackend`)."""
     supports_hf_hooks: bool = False
@@ -133,6 +135,16 @@ class ChatCall:
     tools: tuple[Mapping[str, Any], ...] = ()
 
 
+class KeptText(NamedTuple):
+    """A prompt with marks in place of special tokens that stay text, for backends that tokenise it themselves, with images.
+
+    `pieces`: of each piece with marks, in order, the ids as it is and the ids that it is to have.
+    """
+
+    text: str
+    pieces: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
 @dataclass(frozen=True)
 class Prompt:
     """One prompt, ready to run.
@@ -143,7 +155,9 @@ class Prompt:
     images early. `chat`: of a prompt with images, what it was rendered from. `given_as_ids`: `token_ids` are what was asked,
     and `text` is only what they decode to. `response_ids`: a given response, whose log-probabilities are asked for; nothing is
     generated then, and `num_tokens` does not count it.
+    `asks_greedy`: it is also asked whether greedy decoding gives that response.
     `bare`: of a bare text, what was asked; `text` is then without the tokenizer's beginning, which `token_ids` have.
+    `kept`: of a chat in whose data special tokens stay text; `text`, tokenised again, would have other ids than `token_ids`.
     `draft_ids`: what the answer will probably be, for backends that check many tokens at once; it never changes the answer.
     """
 
@@ -158,6 +172,8 @@ class Prompt:
     response_ids: tuple[int, ...] | None = None
     draft_ids: tuple[int, ...] = ()
     bare: CompletionRequest | None = None
+    kept: KeptText | None = None
+    asks_greedy: bool = False
 
     @property
     def has_images(self) -> bool:
@@ -206,7 +222,8 @@ class Completion:
     `logprobs`: one log-probability per id, natural log, of the kind that the plan asked for; None for a first token that nothing
     stands before. `entropies`: likewise, in nats. `exact_ids` False: the ids are those
     of the text, tokenised again, as the backend could not get the ones that were generated; then `num_completion_tokens` is
-    how many those were, where that is known.
+    how many those were, where that is known. `is_greedy`, of a given response and if asked: whether no token is less likely than
+    another in its place; of equal ones, hf takes the one that it would generate, and others take any. None where a token has no value.
     """
 
     index: int
@@ -219,6 +236,7 @@ class Completion:
     exact_ids: bool = True
     num_completion_tokens: int | None = None
     entropies: tuple[float | None, ...] | None = None
+    is_greedy: bool | None = None
 
 
 BackendOutput: TypeAlias = "Completion | tuple[int, GenerationFailure]"

@@ -6,8 +6,8 @@
     --backend fake --model echo                                        # repeats the prompt's last user turn
 
 A script row may also carry `"error": "…"` (an infrastructure failure), `"invalid": "…"` and `"delay_s": 0.1`, and, for given
-responses, `"logprobs"`: one number for each token, or a list with one for each. The first row whose `contains` stands in the prompt
-(with a given response: in prompt and response) answers; a row without `contains` answers everything. Everything behind the
+responses, `"logprobs"`: one number for each token, or a list with one for each, and `"is_greedy"`. The first row whose `contains` stands in
+the prompt (with a given response: in prompt and response) answers; a row without `contains` answers everything. Everything behind the
 answer is real: rendering, token counting, images, stop policy, sampling seeds, records.
 """
 
@@ -43,7 +43,7 @@ _TEMPLATE = "<|im_start|>{role}\n{content}<|im_end|>\n"
 class FakeAnswer:
     """One scripted answer: a text, or a failure, after `delay_s` seconds. `ends` False leaves out the end token.
 
-    `logprobs` answers for a given response: the log-probability of each of its tokens.
+    `logprobs` answers for a given response: the log-probability of each of its tokens; `is_greedy`: whether greedy decoding gives it.
     """
 
     text: str = ""
@@ -52,12 +52,14 @@ class FakeAnswer:
     delay_s: float = 0.0
     ends: bool = True
     logprobs: float | Sequence[float] | None = None
+    is_greedy: bool | None = None
 
     def __post_init__(self) -> None:
         check_text("answer.text", self.text)
         check_text("answer.error", self.error, optional=True)
         check_text("answer.invalid", self.invalid, optional=True)
         check_boolean("answer.ends", self.ends)
+        check_boolean("answer.is_greedy", self.is_greedy, optional=True)
         check_number("answer.delay_s", self.delay_s, integer=False, minimum=0)
         values = self.logprobs if isinstance(self.logprobs, (list, tuple)) else [] if self.logprobs is None else [self.logprobs]
         if any(isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= 0 for value in values):
@@ -136,6 +138,7 @@ class FakeBackend:
         supports_no_repeat_ngram=True,
         supports_use_cache_off=True,
         supports_scoring=True,
+        supports_greedy_checks=True,
         structures=frozenset({"json_schema", "regex", "choice"}),
         supports_thinking_budget=True,
         extra_options=frozenset({"top_k", "min_p", "min_new_tokens"}),
@@ -249,8 +252,11 @@ def _scored(prompt: Prompt, response_ids: tuple[int, ...], answer: FakeAnswer) -
     if len(values) != len(response_ids):
         problem = f"the script has {len(values)} logprobs for a response of {len(response_ids)} tokens (characters)"
         return prompt.index, GenerationFailure("error", problem)
+    if prompt.asks_greedy and answer.is_greedy is None:
+        return prompt.index, GenerationFailure("error", "the script has no is_greedy for this response; add it to its answer")
     first = () if prompt.token_ids or not values else (None,)  # before a first token of all there is nothing
-    return Completion(prompt.index, response_ids, len(prompt.token_ids), "given", (*first, *values[len(first) :]))
+    is_greedy = answer.is_greedy if prompt.asks_greedy and values and not first else None
+    return Completion(prompt.index, response_ids, len(prompt.token_ids), "given", (*first, *values[len(first) :]), is_greedy=is_greedy)
 
 
 def read_script(source: str) -> Answers:
@@ -287,7 +293,7 @@ def _script_row(path: Path, number: int, line: str) -> tuple[str | None, FakeAns
             raise ContractTypeError(f"contains must be a text, got {contains!r}")
         return contains, FakeAnswer(**row)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        known = "contains, text, error, invalid, delay_s, ends, logprobs"
+        known = "contains, text, error, invalid, delay_s, ends, logprobs, is_greedy"
         raise CheckpointError(f"{path.name}:{number} is not a script row ({error}); known keys: {known}") from None
 
 

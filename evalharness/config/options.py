@@ -149,6 +149,12 @@ class RunConfig:
         "Marks that open and close a thought (default: <think>,</think>)",
         metavar="OPEN,CLOSE",
     )
+    special_tokens_as_text: bool = option(
+        _FLAG,
+        "Keep text what the data of chats and scored texts writes like a special token, such as <|im_end|> in a question (default: tokens, "
+        "as in training and on servers; the last screen names the cases)",
+        default=False,
+    )
     plugin: tuple[str, ...] = option(
         PluginList(),
         "Generation plugin that acts on every eval's questions, with its options: balanced-json-stop, object-cap:num_objects=60, "

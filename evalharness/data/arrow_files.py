@@ -10,6 +10,7 @@ import datetime
 import decimal
 import itertools
 import json
+import shutil
 import tempfile
 import threading
 import uuid
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 _MAX_CACHED_BYTES = 64 << 20
 _MAX_PART_BYTES = 32 << 20
 """Of what is decoded at once, uncompressed; pandas and pyarrow write a million rows into one row group."""
-_MAX_RETURNS = 4
+_MAX_SCANNED_BYTES = 4 << 20
+_MAX_STARTS = 2
+_MAX_SHARE_OF_DISK = 0.25
 _BUFFER_BYTES = 1 << 16
 """With it, and without buffering ahead, pyarrow does not hold all of a row group's compressed columns."""
 _ROWS_AT_ONCE = 1024
@@ -38,13 +41,18 @@ _UNKNOWN: Any = object()
 """Stands for a value whose bytes must be read to know whether there are any."""
 
 
-def _pyarrow() -> Any:
+def pyarrow_for(what: str) -> Any:
+    """Return the package; `MissingDependency` names what needs it."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingDependency(missing_package("a Parquet or Arrow file", error, "parquet")) from error
+        raise MissingDependency(missing_package(what, error, "parquet")) from error
     return pyarrow
+
+
+def _pyarrow() -> Any:
+    return pyarrow_for("a Parquet or Arrow file")
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -182,6 +190,10 @@ class _ArrowRows:
         """Return these columns of a part."""
         raise NotImplementedError
 
+    def _in_order(self, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+        """Yield these columns of all rows, some at a time; nothing of them is kept, as a scan does not come back."""
+        raise NotImplementedError
+
     def _light(self, names: Collection[str]) -> tuple[str, ...]:
         """Return what is read of these columns to make rows: all but bytes."""
         return tuple(name for name in names if name not in self._binary)
@@ -207,12 +219,19 @@ class _ArrowRows:
         """Yield numbers and rows."""
         names = self.schema.names if columns is None else [*dict.fromkeys(map(self._top, columns))]
         place = 0
-        while place < self.num_rows:
-            table, start = self._table(place, self._light(names))
-            table = table.slice(place - start, _ROWS_AT_ONCE)
-            rows = self._rows(table, place, table.num_rows, names)
-            yield from enumerate(rows, place)
-            place += len(rows)
+        for whole in self._guarded(self._in_order(self._light(names))):
+            for start in range(0, whole.num_rows, _ROWS_AT_ONCE):
+                num = min(_ROWS_AT_ONCE, whole.num_rows - start)  # a slice of a table without columns does not know it
+                yield from enumerate(self._rows(whole.slice(start, num), place, num, names), place)
+                place += num
+        if place != self.num_rows:
+            raise self._unreadable(OSError(f"it has {place} of {self.num_rows} rows"))
+
+    def _guarded(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        try:
+            yield from tables
+        except _errors() as error:
+            raise self._unreadable(error) from error
 
     def _top(self, name: str) -> str:
         """Return the column of a name, which may be `outer.inner`."""
@@ -290,7 +309,7 @@ class ParquetRows(_ArrowRows):
     """A Parquet file, whose row groups are decoded whole if they are small, else some rows at a time."""
 
     def _open(self) -> tuple[pa.Schema, int]:
-        self._returns: Counter[tuple[int, tuple[str, ...]]] = Counter()
+        self._starts: Counter[tuple[int, tuple[str, ...]]] = Counter()
         self._copies: dict[tuple[int, tuple[str, ...]], _Copy] = {}
         with _pyarrow().parquet.ParquetFile(self.path) as file:
             self._metadata = file.metadata
@@ -311,20 +330,25 @@ class ParquetRows(_ArrowRows):
         return bool(found) and all(each is not None and each.has_null_count and each.null_count == 0 for each in found)
 
     def _parts_of(self, columns: tuple[str, ...]) -> list[Part]:
-        leaves = [number for number, leaf in enumerate(self._leaves) if any(f"{leaf.path}.".startswith(f"{name}.") for name in columns)]
         parts, start = [], 0
         for number in range(self._metadata.num_row_groups):
             group = self._metadata.row_group(number)
-            num_bytes = sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
+            num_bytes = self._num_bytes(number, columns)
             size = group.num_rows if num_bytes <= _MAX_PART_BYTES else max(1, group.num_rows * _MAX_PART_BYTES // num_bytes // 4)
             parts += [Part(start + at, number, at // size, size) for at in range(0, group.num_rows, size or 1)]
             start += group.num_rows
         return parts
 
+    def _num_bytes(self, number: int, columns: tuple[str, ...]) -> int:
+        """Return how many bytes these columns of a row group are, unpacked."""
+        leaves = (leaf for leaf, at in enumerate(self._leaves) if any(f"{at.path}.".startswith(f"{name}.") for name in columns))
+        return sum(self._metadata.row_group(number).column(leaf).total_uncompressed_size for leaf in leaves)
+
     def _part(self, part: Part, columns: tuple[str, ...]) -> pa.Table:
         """Return a part; of a large group by going on from the part that this thread read before, or from the group's beginning.
 
-        Where that happens often, as cases are asked in random order, its rows are decoded once more, into a temporary file.
+        Where that happens often, as cases are asked in random order or by several threads, its rows are decoded once more, into a
+        temporary file, if there is room.
         """
         key = part.group, columns
         if key in self._copies:
@@ -332,8 +356,8 @@ class ParquetRows(_ArrowRows):
         cursors: dict[tuple[str, ...], tuple[int, int, Iterator[pa.Table]]] = self._cursors.__dict__.setdefault("by_columns", {})
         group, number, tables = cursors.pop(columns, (-1, 0, iter(())))
         if group != part.group or number > part.number:
-            self._returns[key] += group == part.group
-            if self._returns[key] > _MAX_RETURNS and not set(columns) <= set(self._binary):
+            self._starts[key] += part.size < self._metadata.row_group(part.group).num_rows
+            if self._starts[key] > _MAX_STARTS and self._num_bytes(part.group, columns) < _free_bytes() * _MAX_SHARE_OF_DISK:
                 self._copies[key] = _Copy(self._tables(part, columns))
                 return self._copies[key].part(part.number)
             number, tables = 0, self._tables(part, columns)
@@ -345,11 +369,21 @@ class ParquetRows(_ArrowRows):
                 return table
         raise OSError(f"row group {part.group + 1} has fewer rows than its head says")
 
+    def _in_order(self, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+        for number in range(self._metadata.num_row_groups):
+            group = self._metadata.row_group(number)
+            fitting = group.num_rows * _MAX_SCANNED_BYTES // max(1, self._num_bytes(number, columns))
+            yield from self._tables(Part(0, number, 0, max(1, min(_ROWS_AT_ONCE, fitting))), columns)
+
     def _tables(self, part: Part, columns: tuple[str, ...]) -> Iterator[pa.Table]:
         pa = _pyarrow()
         with pa.parquet.ParquetFile(self.path, metadata=self._metadata, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
-            for batch in file.iter_batches(part.size, row_groups=[part.group], columns=list(columns)):
+            for batch in file.iter_batches(part.size, row_groups=[part.group], columns=list(columns), use_threads=False):
                 yield pa.Table.from_batches([batch])
+
+
+def _free_bytes() -> int:
+    return shutil.disk_usage(tempfile.gettempdir()).free
 
 
 class _Copy:
@@ -390,6 +424,9 @@ class IpcRows(_ArrowRows):
 
     def _parts_of(self, columns: tuple[str, ...]) -> list[Part]:
         return self._starts
+
+    def _in_order(self, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+        return (self._part(part, columns) for part in self._starts)
 
     def _part(self, part: Part, columns: tuple[str, ...]) -> pa.Table:
         table = _pyarrow().Table.from_batches([self._batch(part.group)]).select(list(columns))

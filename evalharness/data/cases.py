@@ -17,6 +17,7 @@ from evalharness.api.errors import ConfigError, ContractTypeError, ContractValue
 from evalharness.api.images import StoredBytes
 from evalharness.data.finding import Needs, row_files, scan
 from evalharness.data.image_columns import image_source
+from evalharness.data.repeats import Repeats
 from evalharness.data.stored import GivenRows, Row, RowFile, no_column
 
 Column: TypeAlias = "str | Callable[[Mapping[str, Any]], Any]"
@@ -127,12 +128,12 @@ class RowCases:
 
     def __call__(self, data_dir: Path | None) -> Iterator[RowCase]:
         """Yield the cases; `ConfigError` names the row that makes none."""
-        seen: dict[int, int] = {}
+        repeats = Repeats()
         known_tags: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
         positions = itertools.count()
         for file in self._files(data_dir):
             for place, original in scan(file, self._needed()):
-                content_id = _counted(content_hash(original), seen) if self.id is None else None
+                content_id = _counted(content_hash(original), repeats) if self.id is None else None
                 row = self._mapped_at(original, file, place)
                 if row is None:
                     continue
@@ -264,10 +265,9 @@ def content_hash(row: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
 
 
-def _counted(content_id: str, seen: dict[int, int]) -> str:
+def _counted(content_id: str, repeats: Repeats) -> str:
     """Return the id, for equal rows after the first with their number; as they are equal, it does not matter which is which."""
-    number = int(content_id, 16)
-    seen[number] = count = seen.get(number, 0) + 1
+    count = repeats.count(int(content_id, 16))
     return content_id if count == 1 else f"{content_id}-{count}"
 
 

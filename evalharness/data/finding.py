@@ -14,11 +14,12 @@ from evalharness.data.arrow_files import IpcRows, ParquetRows
 from evalharness.data.stored import Row, RowFile
 from evalharness.data.tar_files import TarRows
 from evalharness.data.text_files import Json, JsonLines, Table, read_json
+from evalharness.data.unpacked import PACKED
 
 Needs: TypeAlias = "Sequence[str] | Callable[[Row], bool]"
 """Columns that the first row of a file has, or what is true of it."""
 _TEXTS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".tar")
-KINDS = (".parquet", ".arrow", ".feather", *_TEXTS, *(f"{end}.gz" for end in _TEXTS), ".tgz")
+KINDS = (".parquet", ".arrow", ".feather", *_TEXTS, *(f"{end}{packed}" for end in _TEXTS for packed in PACKED), ".tgz")
 """The ends of the names of files of rows."""
 
 
@@ -154,7 +155,7 @@ def _kind(path: Path) -> str:
 
 def open_file(path: Path, name: str, *, field: str | None = None, columns: Sequence[str] | None = None) -> RowFile:
     """Return a file of rows by the end of its name; `ConfigError` for one that is not known or damaged."""
-    kind = _kind(path).removesuffix(".gz")
+    kind = _kind(path).removesuffix(".gz").removesuffix(".zst")
     if kind == ".parquet":
         return ParquetRows(path, name)
     if kind in (".arrow", ".feather"):

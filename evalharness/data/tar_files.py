@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from evalharness.api.errors import ConfigError, ImageError
 from evalharness.api.images import StoredBytes
@@ -20,6 +20,7 @@ from evalharness.data.unpacked import Unpacked
 
 _TEXTS = frozenset({"txt", "text", "caption", "transcript"})
 _NUMBERS = frozenset({"cls", "cls2", "class", "count", "index", "inx", "id"})
+_AT_ONCE = 1 << 20
 
 
 class TarRows:
@@ -71,7 +72,7 @@ class TarRows:
             return StoredBytes(where, partial(self._read, where, member.offset_data, member.size), member.name)
         file = archive.extractfile(member)
         assert file is not None, "a regular file has content"
-        content = file.read()
+        content = _read(file, member.size)
         if kind == "json":
             return read_json(content, where)
         try:
@@ -83,10 +84,19 @@ class TarRows:
 
     def _read(self, where: str, start: int, size: int) -> bytes:
         with self._file.open(start) as file:
-            content = file.read(size)
+            content = _read(file, size)
         if len(content) < size:
             raise ImageError(f"{where} is cut off: {len(content)} of {size} bytes are there; copy {self.name} again")
         return content
+
+
+def _read(file: IO[bytes], size: int) -> bytes:
+    """Return the next bytes, fewer where the file ends: `size` is what a header says, and `file.read` would make room for that first."""
+    parts = list[bytes]()
+    while size > 0 and (part := file.read(min(size, _AT_ONCE))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -6,12 +6,13 @@ text. A row's place is its line and its span of bytes, so that it is named and f
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from collections.abc import Collection, Iterator, Sequence
 from io import StringIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from evalharness.api.checks import excerpt, refuse_constant, shown
 from evalharness.api.errors import ConfigError
@@ -99,6 +100,7 @@ class JsonLines(_Spans):
         return dict(_JSON.decode(text))
 
 
+_AT_ONCE = 1 << 20
 _GAP = re.compile(r"[ \t\n\r]*")
 
 
@@ -114,7 +116,22 @@ class Json(_Spans):
         self._field = field
 
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield spans and rows. The text of the file is in memory meanwhile, its rows are not."""
+        """Yield spans and rows: a list's a few at a time; of an object, all of the text is in memory meanwhile."""
+        try:
+            with self._file.open() as file:
+                elements = _Elements(file)
+                if elements.goes_on_with("["):
+                    yield from ((place, _object(value, self.where(place))) for place, value in elements)
+                    return
+        except ConfigError:
+            raise
+        except ValueError:  # the whole text says where
+            for _ in self._of_whole():
+                pass
+            raise
+        yield from self._of_whole()
+
+    def _of_whole(self) -> Iterator[tuple[int, dict[str, Any]]]:
         with self._file.open() as file:
             content = file.read()
         position = len(_BOM) if content.startswith(_BOM) else 0
@@ -166,6 +183,63 @@ class Json(_Spans):
         return iter([(None, begin, len(text.rstrip()), {key: value for key, (_, value) in values.items()})])
 
 
+class _Elements:
+    """The elements of a JSON list with their places, as their file is read; `ValueError` where it is none."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._decode = file, codecs.getincrementaldecoder("utf-8")().decode
+        self._start = len(_BOM) if file.read(len(_BOM)) == _BOM else file.seek(0)
+        self._line, self._text, self._at = 1, "", 0
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        while not self.goes_on_with("]"):
+            value, end = self._value()
+            line, start = self._line, self._start
+            self._pass(end)
+            yield _place(line, start, self._start - start), value
+            if self._pass_gap() != "]" and not self.goes_on_with(","):
+                raise ValueError("neither a comma nor the end of the list follows")
+        if self._pass_gap():
+            raise ValueError("the file goes on behind its end")
+
+    def goes_on_with(self, mark: str) -> bool:
+        """Return whether this mark is next, after white space, and pass it."""
+        found = self._pass_gap() == mark
+        if found:
+            self._pass(self._at + 1)
+        return found
+
+    def _pass_gap(self) -> str:
+        """Return the character behind white space, "" at the end of the file."""
+        while True:
+            self._pass(_GAP.match(self._text, self._at).end())  # type: ignore[union-attr]
+            if self._at < len(self._text) or not self._read_on():
+                return self._text[self._at : self._at + 1]
+
+    def _value(self) -> tuple[Any, int]:
+        while True:
+            try:
+                value, end = _JSON.raw_decode(self._text, self._at)
+                if end < len(self._text) or not self._read_on():
+                    return value, end
+            except ValueError:
+                if not self._read_on():
+                    raise
+
+    def _pass(self, end: int) -> None:
+        passed = self._text[self._at : end]
+        self._start += len(passed) if passed.isascii() else len(passed.encode())
+        self._line += passed.count("\n")
+        self._at = end
+
+    def _read_on(self) -> bool:
+        """Have more text, at least as much again as is not yet passed: an element is read anew, however long it is, a few times."""
+        rest = self._text[self._at :]
+        content = self._file.read(max(_AT_ONCE, len(rest)))
+        self._text, self._at = rest + self._decode(content, final=not content), 0
+        return bool(content)
+
+
 def _after_gap(text: str, position: int, mark: str = "") -> int:
     """Return the position after white space, and after a mark with white space around it."""
     position = _GAP.match(text, position).end()  # type: ignore[union-attr]
@@ -210,7 +284,7 @@ class Table(_Spans):
     def __init__(self, path: Path, name: str, columns: Sequence[str] | None = None) -> None:
         super().__init__(path, name)
         self._given = self._names = columns
-        self._delimiter = "\t" if path.name.lower().endswith((".tsv", ".tsv.gz")) else ","
+        self._delimiter = "\t" if re.search(r"\.tsv(\.\w+)?$", path.name.lower()) else ","
 
     def scan(self, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield spans and rows."""

@@ -211,6 +211,24 @@ class BackendContract:
             assert (plain.num_prompt_tokens or 0) > (read.num_prompt_tokens or 0)
             assert plain.prompt_sha256 != read.prompt_sha256
 
+    def test_special_tokens_in_a_chat_are_read_unless_they_are_to_stay_text(self, engine: Engine) -> None:
+        end = engine.tokenizer.eos_token
+        texts = (f"a{end}b", "ab")
+        chats = [
+            TextGenerationRequest([{"role": "user", "content": text}], special_tokens=read) for text in texts for read in (True, False)
+        ]
+        read, kept, plain, same = outcomes_of(engine, chats, SHORT)
+        assert isinstance(read, GenerationResult)
+        assert isinstance(plain, GenerationResult)
+        assert isinstance(same, GenerationResult)
+        assert f"data: special token {end} read as a token" in read.ignored_options
+        assert (plain.prompt_sha256, plain.token_ids, plain.ignored_options) == (same.prompt_sha256, same.token_ids, same.ignored_options)
+        if isinstance(kept, GenerationFailure):
+            assert kept.kind == "invalid", "a tokenizer, or a server, that cannot read them as text"
+        else:
+            assert (kept.num_prompt_tokens or 0) > (read.num_prompt_tokens or 0)
+            assert (kept.prompt_text, kept.prompt_sha256 == read.prompt_sha256) == (read.prompt_text, False)
+
     def test_an_answer_goes_on_from_its_start(self, engine: Engine) -> None:
         begun = [replace(chat, prefill="The answer is:") for chat in CHATS]
         results = engine.generate_text_batch(begun, SHORT)
@@ -408,6 +426,18 @@ class BackendContract:
         self._require_vision(engine)
         requests = [look(noise(64, 48)), CHATS[0], look(noise(300, 200), noise(70, 90)), CHATS[1], look(noise(33, 500))]
         assert generate(engine, requests, FREE) == [generate(engine, [request], FREE)[0] for request in requests]
+
+    def test_special_tokens_beside_an_image_stay_text_where_asked(self, engine: Engine) -> None:
+        self._require_vision(engine)
+        encode, odd = engine.tokenizer.encode, f"a{engine.tokenizer.eos_token}b"
+        asked = [replace(look(noise(64, 48), question=question), special_tokens=False) for question in (odd, "ab")]
+        kept, plain = outcomes_of(engine, asked, SHORT)
+        if isinstance(kept, GenerationFailure):
+            assert kept.kind == "invalid", "a server that renders messages itself"
+        else:
+            more = len(encode(odd, add_special_tokens=False, split_special_tokens=True)) - len(encode("ab", add_special_tokens=False))
+            assert isinstance(plain, GenerationResult)
+            assert (kept.num_prompt_tokens or 0) - (plain.num_prompt_tokens or 0) == more
 
     @pytest.mark.parametrize("bad", ["absent.jpg", b"", b"no image"], ids=["missing", "empty", "no image"])
     def test_an_image_that_cannot_be_opened_fails_alone(self, engine: Engine, bad: Any) -> None:

@@ -53,6 +53,7 @@ def cache_key(identity: Mapping[str, Any], prompt: Prompt, image_hashes: Sequenc
         "response": None if prompt.response_ids is None else list(prompt.response_ids),
         "images": list(image_hashes),
         "plan": plan,
+        **({"greedy": True} if prompt.asks_greedy else {}),
     }
     return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
 

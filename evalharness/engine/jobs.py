@@ -314,8 +314,11 @@ def _refuse_scoring(backend: Backend, numbered: Sequence[_Numbered], plugins: Se
     scoring = {id(options): options for _, request, options in numbered if isinstance(request, ScoringRequest)}
     if not scoring:
         return
+    asks_greedy = any(isinstance(request, ScoringRequest) and request.greedy for _, request, _ in numbered)
     if not backend.capabilities.supports_scoring:
         raise CapabilityError(f"backend {backend.name!r} cannot score given responses; use --backend hf or vllm")
+    if asks_greedy and not backend.capabilities.supports_greedy_checks:
+        raise CapabilityError(f"backend {backend.name!r} cannot tell what is greedy (scoring.greedy); leave it out, or use hf or vllm")
     if plugins:
         raise CapabilityError("generation plugins act on what is generated, and a given response is not; leave them out")
     for options in scoring.values():

@@ -21,6 +21,7 @@ from evalharness.api.thinking import ThinkingBudget, ThinkingMarks
 from evalharness.api.wording import plural
 from evalharness.backends.base import Backend, ChatCall, Prompt, SamplingPlan
 from evalharness.engine.chat_template import left_out_of, render_prompt
+from evalharness.engine.data_tokens import KeptTexts, special_tokens_in
 from evalharness.engine.request_images import RequestImages, images_of, without_pictures
 from evalharness.engine.rolling import window_prompts
 from evalharness.engine.stop_policy import StopPlan, resolve_stops
@@ -64,6 +65,15 @@ class PreparedRequest(NamedTuple):
     windows: tuple[Prompt, ...] = ()
 
 
+class _Rendered(NamedTuple):
+    """A prompt's text and ids, remarks for the record, and `kept` where special tokens in its data stay text."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    remarks: tuple[str, ...] = ()
+    kept: KeptTexts | None = None
+
+
 class PromptBuilder:
     """Turns requests into prompts for one backend."""
 
@@ -78,15 +88,18 @@ class PromptBuilder:
         """Return the prompt of one request; raises `RequestError` if it cannot be run."""
         chat = chat_of(request)
         request_images = images_of(chat)
-        text, token_ids, gone = self._rendered(chat, request_images) if chat is not None else (*self._without_chat(request), ())
+        remarks: tuple[str, ...] = ()
+        if isinstance(request, ScoringRequest) and isinstance(request.prompt, str):
+            request, remarks = self._scored_text(request, request.prompt)
+        rendered = _Rendered(*self._without_chat(request), remarks) if chat is None else self._rendered(chat, request, request_images)
+        text, token_ids, ignored, kept = rendered
         asked = request.prompt if isinstance(request, ScoringRequest) else request
         bare = asked if isinstance(asked, CompletionRequest) else None
         if bare is None or bare.special_tokens:
-            self._check_placeholders(text, request_images)
-        ignored = [f"chat template: {what} left out of the prompt" for what in gone]
+            self._check_placeholders(text if kept is None else kept.prompt, request_images)
         response = None
         if isinstance(request, ScoringRequest):
-            token_ids, response, remarks = self._with_response(request, text, token_ids, options)
+            token_ids, response, remarks = self._with_response(request, rendered, options)
             ignored += remarks
         num_tokens = self._num_tokens(token_ids, request_images)
         plan = self.sampling_plan(options)
@@ -96,7 +109,21 @@ class PromptBuilder:
         load = request_images.load if request_images is not None else None
         given_as_ids = isinstance(asked, (tuple, TokenGenerationRequest))
         call = self._chat(chat) if chat is not None and request_images is not None else None
-        prompt = Prompt(index, text, token_ids, num_tokens, plan, load, call, given_as_ids, response, bare=bare)
+        prompt = Prompt(
+            index,
+            text,
+            token_ids,
+            num_tokens,
+            plan,
+            load,
+            call,
+            given_as_ids,
+            response,
+            bare=bare,
+            kept=None if kept is None else kept.for_backend(),
+        )
+        if isinstance(request, ScoringRequest) and request.greedy:
+            prompt = replace(prompt, asks_greedy=True)
         rolling = request.rolling if isinstance(request, ScoringRequest) else False
         windows = window_prompts(prompt, rolling, self._backend.max_model_len) if rolling else ()
         for part in windows or (prompt,):
@@ -106,7 +133,7 @@ class PromptBuilder:
         prefill, join = "" if chat is None else chat.prefill, request.join if isinstance(request, ScoringRequest) else "ids"
         marks = None if isinstance(request, ScoringRequest) else self._marks_of(text, bool(prefill))
         stops, shots = self._stop_plan(options), shots_of(request)
-        return PreparedRequest(prompt, stops, options, request_images, response_text, marks, tuple(ignored), shots, prefill, join, windows)
+        return PreparedRequest(prompt, stops, options, request_images, response_text, marks, ignored, shots, prefill, join, windows)
 
     def _check_ids(self, token_ids: tuple[int, ...], response: tuple[int, ...] | None) -> None:
         """Refuse a prompt without ids, and ids that no embedding has: they would crash a GPU."""
@@ -116,15 +143,34 @@ class PromptBuilder:
         if vocab_size is not None and largest >= vocab_size:
             raise RequestError(f"there is token id {largest}; the model's vocabulary ends at {vocab_size - 1}")
 
-    def _rendered(self, chat: Chat, request_images: RequestImages | None) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
-        """Return the prompt, its ids, and what the chat template left out of it."""
-        owner = self.template_owner("text" if request_images is None else "vlm")
+    def _rendered(self, chat: Chat, request: Request, request_images: RequestImages | None) -> _Rendered:
+        owner, tokenizer = self.template_owner("text" if request_images is None else "vlm"), self._backend.tokenizer
         messages, options = self._begun(chat)
         text = render_prompt(owner, messages, options, tools=chat.tools)
         gone = left_out_of(text, owner, messages, options, tools=chat.tools)
         if chat.prefill and not text.endswith(chat.prefill) and not gone:  # some strip messages
             gone = (f"the end {chat.prefill[len(chat.prefill.rstrip()) :]!r} of prefill",)
-        return text, text_ids(text, self._backend.tokenizer), gone
+        remarks = tuple(f"chat template: {what} left out of the prompt" for what in gone)
+        tools = [tool if isinstance(tool, Mapping) else tool.to_json() for tool in chat.tools]
+        data: list[Sequence[Any]] = [messages[:-1] if chat.prefill else messages, tools]
+        is_kept = not (chat.special_tokens and options.special_tokens)
+        if is_kept and isinstance(request, ScoringRequest) and isinstance(request.response, str):
+            data.append([request.response])
+        found = special_tokens_in(data, tokenizer)
+        remarks += _data_remarks(found, is_kept=is_kept)
+        if not (found and is_kept):
+            return _Rendered(text, text_ids(text, tokenizer), remarks)
+        kept = KeptTexts(data, text, tokenizer)
+        data = kept.marked(data)
+        kept.check(render_prompt(owner, [*data[0], *messages[len(data[0]) :]], options, tools=data[1]), text, data)
+        return _Rendered(text, kept.ids(kept.prompt), remarks, kept)
+
+    def _scored_text(self, request: ScoringRequest, prompt: str) -> tuple[ScoringRequest, tuple[str, ...]]:
+        """Return a request that scores text behind text, and remarks about special tokens, which stay text if the options say so."""
+        texts = [prompt, request.response] if isinstance(request.response, str) else [prompt]
+        found = special_tokens_in(texts, self._backend.tokenizer)
+        is_kept = not self._chat_template.special_tokens
+        return replace(request, prompt=CompletionRequest(prompt)) if found and is_kept else request, _data_remarks(found, is_kept=is_kept)
 
     def _begun(self, chat: Chat) -> tuple[Sequence[Mapping[str, Any]], ChatTemplateOptions]:
         """Return a chat's messages without pictures, the start of the answer as the last one, and how to render them."""
@@ -144,16 +190,17 @@ class PromptBuilder:
         return bare_prompt(prompt, self._backend.tokenizer)
 
     def _with_response(
-        self, request: ScoringRequest, text: str, token_ids: tuple[int, ...], options: GenerationOptions
-    ) -> tuple[tuple[int, ...], tuple[int, ...], list[str]]:
+        self, request: ScoringRequest, rendered: _Rendered, options: GenerationOptions
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]:
         """Return the ids of prompt and response, and a remark where no border of tokens lies between them."""
-        tokenizer, remarks = self._backend.tokenizer, list[str]()
+        tokenizer, remarks = self._backend.tokenizer, tuple[str, ...]()
+        text, token_ids, _, kept = rendered
         if request.join == "text":
             assert isinstance(request.response, str)
-            token_ids, response, spans = joined_ids(request, text, tokenizer)
-            remarks += ["joined texts: a token spans prompt and response"] * spans
+            token_ids, response, spans = joined_ids(request, text if kept is None else kept.prompt, tokenizer, kept)
+            remarks = ("joined texts: a token spans prompt and response",) * spans
         else:
-            response = response_ids(request, tokenizer)
+            response = response_ids(request, tokenizer, is_kept_text=kept is not None)
         placeholder = getattr(self._backend.processor, "image_token_id", None)
         if placeholder is not None and placeholder in response:
             raise RequestError(f"the response holds the image placeholder (token {placeholder}); pictures belong into the prompt")
@@ -258,7 +305,7 @@ class PromptBuilder:
         if num_placeholders != wanted:
             raise ImageError(
                 f"the rendered prompt has {plural(num_placeholders, 'image placeholder')} ({placeholder}) for {plural(wanted, 'image')}; "
-                "write no placeholder into a message's text, and use a chat template that gives each image one"
+                "write no placeholder into a message's text, or say special_tokens=False; use a chat template that gives each image one"
             )
 
     def _num_tokens(self, token_ids: tuple[int, ...], request_images: RequestImages | None) -> int | None:
@@ -272,6 +319,10 @@ class PromptBuilder:
 
         counts = num_image_tokens(processor, [images.image_size(source) for source in request_images.sources])
         return None if counts is None else len(token_ids) - len(counts) + sum(counts)
+
+
+def _data_remarks(found: Sequence[str], *, is_kept: bool) -> tuple[str, ...]:
+    return tuple(f"data: special token {token} {'kept as text' if is_kept else 'read as a token'}" for token in found)
 
 
 def _check_sides(image_processor: Any, request_images: RequestImages) -> None:
@@ -329,8 +380,8 @@ def prompt_sha256(prompt: Prompt, facts: Sequence[Mapping[str, Any]]) -> str:
         return token_ids_sha256(prompt.token_ids, prompt.response_ids)
     if prompt.bare is not None:
         return bare_sha256(prompt.bare, prompt.response_ids)
-    images = b"".join(b"\0" + fact["sha256"].encode("ascii") for fact in facts)
-    return _text_sha256(prompt.text, images, prompt.response_ids)
+    more = b"".join(b"\0" + fact["sha256"].encode("ascii") for fact in facts) + b"\0special tokens kept text" * (prompt.kept is not None)
+    return _text_sha256(prompt.text, more, prompt.response_ids)
 
 
 def token_ids_sha256(token_ids: Sequence[int], response_ids: Sequence[int] | None = None) -> str:

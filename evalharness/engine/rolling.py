@@ -70,4 +70,5 @@ def _together(position: int, outputs: Mapping[int, BackendOutput | None]) -> Bac
     ids = tuple(token_id for each in done for token_id in each.token_ids)
     logprobs = tuple(value for each in done for value in each.logprobs or ())
     entropies = tuple(value for each in done for value in each.entropies or ())
-    return replace(done[0], index=position, token_ids=ids, logprobs=logprobs, entropies=entropies or None)
+    is_greedy = None if any(each.is_greedy is None for each in done) else all(each.is_greedy for each in done)
+    return replace(done[0], index=position, token_ids=ids, logprobs=logprobs, entropies=entropies or None, is_greedy=is_greedy)

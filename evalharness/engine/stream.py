@@ -221,6 +221,7 @@ def _result_of(prepared: PreparedRequest, completion: Completion, job: Job, plug
         shots=prepared.shots,
         prefill=prepared.prefill,
         join=prepared.join,
+        is_greedy=completion.is_greedy,
         num_bytes_scored=_num_bytes_scored(prepared.response_text, ending, logprobs, job.backend.tokenizer),
     )
 

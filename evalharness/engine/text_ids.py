@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from evalharness.api.errors import RequestError
 from evalharness.api.requests import CompletionRequest
 from evalharness.api.scoring import ScoringRequest, chat_of
 from evalharness.api.wording import plural
 from evalharness.engine.template_probe import remembered
+
+if TYPE_CHECKING:
+    from evalharness.engine.data_tokens import KeptTexts
 
 _Ids: TypeAlias = "tuple[int, ...]"
 _WORD_SPACE = "\u2581"  # how SentencePiece's tokenizers write the space before a word
@@ -32,7 +35,7 @@ def text_ids(text: str, tokenizer: Any, what: str = "prompt", *, special_tokens:
         return ids
     with suppress(TypeError):  # of a tokenizer of its own kind
         ids = tuple(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
-    read = special_ids(tokenizer).intersection(ids)
+    read = special_ids(tokenizer).intersection(ids) - {getattr(tokenizer, "unk_token_id", None)}  # any text may hold unknown words
     if read:
         raise RequestError(
             f"the {what} holds {text_of_ids([min(read)], tokenizer)!r}, which this tokenizer reads as a special token and not as text; "
@@ -42,12 +45,11 @@ def text_ids(text: str, tokenizer: Any, what: str = "prompt", *, special_tokens:
 
 
 def special_ids(tokenizer: Any) -> frozenset[int]:
-    """Return the ids of special tokens, but for that of unknown words, which any text may hold."""
+    """Return the ids of special tokens."""
 
     def find() -> frozenset[int]:
         added = getattr(tokenizer, "added_tokens_decoder", {})
-        ids = {token_id for token_id, token in added.items() if token.special} | set(getattr(tokenizer, "all_special_ids", ()))
-        return frozenset(ids - {getattr(tokenizer, "unk_token_id", None)})
+        return frozenset({token_id for token_id, token in added.items() if token.special} | set(getattr(tokenizer, "all_special_ids", ())))
 
     return remembered(tokenizer, "special ids", find)
 
@@ -95,22 +97,24 @@ class Joined(NamedTuple):
     spans: bool
 
 
-def joined_ids(request: ScoringRequest, prompt: str, tokenizer: Any) -> Joined:
+def joined_ids(request: ScoringRequest, prompt: str, tokenizer: Any, kept: KeptTexts | None = None) -> Joined:
     """Return the ids of a prompt and its response as one text, as lm-evaluation-harness makes them; see `ScoringRequest.join`.
 
-    `prompt`: the text of the request's prompt, of a chat the rendered one. `RequestError` where no id is left to the response.
+    `prompt`: the text of the request's prompt, of a chat the rendered one, with `kept` its marks. `RequestError` where no id is left to the
+    response.
     """
     is_bare, special_tokens = chat_of(request) is None, _reads_special_tokens(request)
     head = prompt.rstrip()
-    behind = prompt[len(head) :] + str(request.response)
+    behind = prompt[len(head) :] + str(request.response if kept is None else kept.marked(request.response))
 
     def ids_of(text: str, what: str) -> _Ids:
-        ids = text_ids(text, tokenizer, what, special_tokens=special_tokens)
-        return _begun(ids, tokenizer) if is_bare else ids
+        return text_ids(text, tokenizer, what, special_tokens=special_tokens) if kept is None else kept.ids(text, what)
 
     if not head:
-        return _without_prompt(text_ids(behind, tokenizer, "response", special_tokens=special_tokens), tokenizer)
+        return _without_prompt(ids_of(behind, "response"), tokenizer)
     before, whole = ids_of(head, "prompt"), ids_of(head + behind, "response")
+    if is_bare:
+        before, whole = _begun(before, tokenizer), _begun(whole, tokenizer)
     if len(whole) <= len(before):
         raise RequestError(
             f"the response {behind[:60]!r} has no token of its own: the prompt alone has {plural(len(before), 'token')}, both together "
@@ -131,19 +135,19 @@ def _without_prompt(response: _Ids, tokenizer: Any) -> Joined:
     return Joined((stand_in,), response, spans=False)
 
 
-def response_ids(request: ScoringRequest, tokenizer: Any) -> _Ids:
-    """Return the ids of a response that is joined to its prompt as ids."""
+def response_ids(request: ScoringRequest, tokenizer: Any, *, is_kept_text: bool = False) -> _Ids:
+    """Return the ids of a response that is joined to its prompt as ids; `is_kept_text`: special tokens in it are text."""
     response = request.response
     if not isinstance(response, str):
         return tuple(response)
-    return _continuation_ids(response, tokenizer, special_tokens=_reads_special_tokens(request))
+    return continuation_ids(response, tokenizer, special_tokens=not is_kept_text and _reads_special_tokens(request))
 
 
 def _reads_special_tokens(request: ScoringRequest) -> bool:
     return not isinstance(request.prompt, CompletionRequest) or request.prompt.special_tokens
 
 
-def _continuation_ids(text: str, tokenizer: Any, *, special_tokens: bool) -> _Ids:
+def continuation_ids(text: str, tokenizer: Any, *, special_tokens: bool) -> _Ids:
     """Return the ids of a text that continues another one.
 
     SentencePiece tokenizers put a space before a text that stands alone, which would make it another response; after a line break they do

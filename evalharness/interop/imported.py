@@ -27,7 +27,7 @@ from evalharness.runs.journal import Journal, encode
 from evalharness.runs.records import RunRecords, read_records
 from evalharness.runs.run_file import environment_facts, utc_now, write_run_file
 from evalharness.runs.samples import write_rows
-from evalharness.runs.schema import MAX_DATA_DEPTH, Aggregate, EngineEntry, GateVerdict, RunFile, text_of
+from evalharness.runs.schema import MAX_DATA_DEPTH, Aggregate, CaseFacts, EngineEntry, GateVerdict, RunFile, text_of
 from evalharness.runs.workers import engine_entries
 
 TEST = "test_samples"
@@ -37,14 +37,27 @@ _MAX_ID_CHARS = 200
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of a sample, or the response that was scored."""
+    """One answer of a sample, or the response that was scored. `finish_reason` is None where the tool does not tell it."""
 
     text: str
     prompt: str = ""
     prompt_sha256: str | None = None
-    finish_reason: str = "stop"
+    finish_reason: str | None = None
     num_prompt_tokens: int | None = None
     num_completion_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class KnownCase:
+    """A case of a run of ours; `prompt` is the hash that a comparison knows its prompt by."""
+
+    eval: str
+    test: str
+    case_id: str
+    group: str | None
+    tags: Mapping[str, str]
+    prompt: str
+    reference: Any
 
 
 @dataclass
@@ -62,6 +75,14 @@ class Sample:
     failure: str = ""
     started_at: str | None = None
     duration_s: float | None = None
+    case: KnownCase | None = None
+    """The case of a run of ours that it is known to be."""
+
+    def all_tags(self, columns: Sequence[str]) -> dict[str, str]:
+        """Return the tags: those of these columns, and of the case that it is."""
+        values = ((name, column_of(self, name)) for name in columns)
+        own = {name: value if isinstance(value, str) else encode(plain(value)) for name, value in values if value is not None}
+        return own if self.case is None else {**own, **self.case.tags}
 
 
 @dataclass
@@ -72,6 +93,7 @@ class Task:
     samples: list[Sample]
     directions: dict[str, str] = field(default_factory=dict)
     aggregates: dict[str, float] = field(default_factory=dict)
+    test: str = TEST
 
 
 @dataclass
@@ -120,10 +142,13 @@ def check_columns(tasks: Iterable[Task], wanted: Iterable[str]) -> None:
             raise ConfigError(f"no sample has the column {path!r}{hint} they have: {first_names(list(known), 20) or 'none'}")
 
 
-def _ids(samples: Iterable[Sample], column: str | None) -> Iterator[str]:
+def _ids(samples: Sequence[Sample], column: str | None) -> Iterator[str]:
     """Yield the samples' ids as test ids may be: printable, short, without "::", each once."""
-    seen: dict[str, int] = {}
+    seen = {sample.case.case_id: 1 for sample in samples if sample.case is not None}
     for sample in samples:
+        if sample.case is not None:
+            yield sample.case.case_id
+            continue
         wanted = sample.id if column is None else text_of(column_of(sample, column))
         name = printable(" ".join(wanted.split())).replace("::", ":").encode("ascii", "backslashreplace").decode("ascii")
         name = name if 0 < len(name) <= _MAX_ID_CHARS else f"{name[:80]}~{sha256_of(wanted)[:12]}"
@@ -150,7 +175,7 @@ def write_run(read: Imported, run: RunConfig, *, column: str | None, tags: Seque
     rows = write_rows(run_dir, records, {engine: entry}, nodeids, run.run_id, reason="it was not imported")
     entries = [{**each, "settings": read.settings, "template_sha256": read.template_sha256} for each in engine_entries([entry], [])]
     aggregates: list[Aggregate] = [
-        {"eval": task.name, "test": TEST, "engine": engine, "metric": metric, "value": value}
+        {"eval": task.name, "test": task.test, "engine": engine, "metric": metric, "value": value}
         for task in read.tasks
         for metric, value in task.aggregates.items()
     ]
@@ -187,7 +212,7 @@ def _gates_of(tasks: Sequence[Task], gates: Sequence[Gate | RegressionGate], tag
             names = list(dict.fromkeys(name for names in known.values() for name in sorted(names)))
             hint = did_you_mean(gate.metric, names) or ";"
             raise ConfigError(f"gate {gate.expression!r}: no task has the metric {gate.metric!r}{hint} they have: {first_names(names, 20)}")
-        slices = [[_tags(sample, tags) for sample in task.samples] for task in fitting]
+        slices = [[sample.all_tags(tags) for sample in task.samples] for task in fitting]
         refuse_unknown_slices([gate], (each for part in slices for each in part))
         for task, part in zip(fitting, slices, strict=True):
             if isinstance(gate, RegressionGate) or not gate.tag or any(slice_of(gate, each) is not None for each in part):
@@ -198,11 +223,6 @@ def _gates_of(tasks: Sequence[Task], gates: Sequence[Gate | RegressionGate], tag
 def _where_from(read: Imported) -> str:
     names = first_names([path.name for path in read.files], 3)
     return f"imported from {read.tool}{f' {read.version}' if read.version else ''}: {names}"
-
-
-def _tags(sample: Sample, tags: Sequence[str]) -> dict[str, str]:
-    values = ((name, column_of(sample, name)) for name in tags)
-    return {name: value if isinstance(value, str) else encode(plain(value)) for name, value in values if value is not None}
 
 
 def _baseline(run: RunConfig) -> Path | None:
@@ -239,10 +259,10 @@ class _Writer:
         nodeids = [self._nodeid(task, name) for task, names in zip(self.read.tasks, ids, strict=True) for name in names]
         journal.write("collected", {"engines": [entry], "nodeids": nodeids})
         for task, names in zip(self.read.tasks, ids, strict=True):
-            cases = {name: {"tags": _tags(sample, self.tags)} for name, sample in zip(names, task.samples, strict=True)}
+            cases = {name: self._facts(sample) for name, sample in zip(names, task.samples, strict=True)}
             path, num = self._path(task), len(names)
             told: Any = {"notices": [], "plugins": [], "directions": task.directions, "num_all_cases": num, "num_all_tests": num}
-            told["tests"] = {TEST: self.gates[task.name]}
+            told["tests"] = {task.test: self.gates[task.name]}
             line: Any = {"name": task.name, "path": path, "num_cases": num, "cases": cases, **told}
             journal.write("eval", line)
             first = _deciding(task)
@@ -250,11 +270,14 @@ class _Writer:
                 self._write_sample(journal, task, name, sample, first)
         return nodeids
 
+    def _facts(self, sample: Sample) -> CaseFacts:
+        return {"group": None if sample.case is None else sample.case.group, "tags": sample.all_tags(self.tags)}
+
     def _path(self, task: Task) -> str:
         return f"{self.read.tool}/{printable(task.name).replace('::', ':')}"
 
     def _nodeid(self, task: Task, name: str) -> str:
-        return f"{self._path(task)}::{TEST}[{self.engine}-{name}]"
+        return f"{self._path(task)}::{task.test}[{self.engine}-{name}]"
 
     def _write_sample(self, journal: Journal, task: Task, name: str, sample: Sample, first: str | None) -> None:
         place: Any = {"engine": self.engine, "eval": task.name, "case_id": name}
@@ -270,12 +293,12 @@ class _Writer:
         row: Any = {
             "nodeid": self._nodeid(task, name),
             **place,
-            "test": TEST,
+            "test": task.test,
             "checkpoint": self.read.model,
             "backend": self.read.tool,
             "outcome": "error" if failure else "miss" if lost else "pass",
             "problem": problem,
-            "tags": _tags(sample, self.tags),
+            **self._facts(sample),
             "scores": {} if failure else sample.scores,
             "details": _fitting(sample.details),
             "reference": _fitting(sample.reference),

@@ -22,6 +22,13 @@ from evalharness.runs.schema import entries_of, mapping, number_of, text_of
 _VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 _REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "length", "tool_calls": "tool"}
 _LARGEST = 1 << 28
+_MOST_UNPACKED, _MOST_RATIO = 1 << 30, 200
+"""Bytes that any archive may unpack to, and what a larger one may unpack to for each byte of its own: logs of agents reach about 30."""
+_KEPT = frozenset((
+    *("id", "epoch", "input", "target", "messages", "output", "scores", "metadata"),
+    *("error", "started_at", "total_time", "attachments"),
+))  # fmt: skip
+"""Not the events and the store: they are most of a log, and nothing is made of them."""
 _ZSTANDARD = 93
 """The method of compression in a zip file that only Python 3.14 and later read."""
 _LEGAL = "a log of Inspect, .eval or .json, or a folder of them"
@@ -73,6 +80,8 @@ def _read(path: Path) -> Mapping[str, Any]:
             log = _unzipped(path)
         else:
             log = json.loads(path.read_bytes())
+    except RecordError:
+        raise
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror or error}; check the path and its permissions") from error
     except _DAMAGE as error:
@@ -86,20 +95,29 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def _unzipped(path: Path) -> dict[str, Any]:
     with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
+        _check_size(path, archive)
+        names = list(dict.fromkeys(archive.namelist()))
         header = next((name for name in ("header.json", "_journal/start.json") if name in names), None)  # without one it still ran
         if header is None:
             raise RecordError(f"{path} is not {_LEGAL}: it has no header.json")
         log = mapping(json.loads(_content(archive, header)))
-        samples = [json.loads(_content(archive, name)) for name in names if name.startswith("samples/") and name.endswith(".json")]
+        contents = (_content(archive, name) for name in names if name.startswith("samples/") and name.endswith(".json"))
+        samples = [{key: value for key, value in mapping(json.loads(content)).items() if key in _KEPT} for content in contents]
     return {**log, "samples": samples}
+
+
+def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
+    """Raise `RecordError` for an archive that unpacks to far more than a log: its list says how much, and no more than that is read."""
+    size, most = sum(info.file_size for info in archive.infolist()), max(_MOST_UNPACKED, _MOST_RATIO * path.stat().st_size)
+    if size > most:
+        raise RecordError(f"{path} would unpack to {size:,} bytes, {size // max(1, path.stat().st_size):,} times its own: it is no log")
 
 
 def _content(archive: zipfile.ZipFile, name: str) -> bytes:
     """Return a file of an archive; the newest logs are compressed with zstandard, which pyarrow reads."""
     info = archive.getinfo(name)
     if info.file_size > _LARGEST:
-        raise RecordError(f"{archive.filename}: {name} has {info.file_size:,} bytes, more than a sample may have")
+        raise RecordError(f"{archive.filename}: {name} has {info.file_size:,} bytes, more than the {_LARGEST:,} that a sample may have")
     if info.compress_type != _ZSTANDARD:
         with archive.open(info) as file:
             return file.read(_LARGEST)

@@ -2,7 +2,9 @@
 
 A document has a line for each of its filters. Scores are named by metric, and `metric@filter` where a task has several filters; metrics
 that no document has a number of, such as perplexities, become aggregates, as the results file has them. Shapes of lm-eval 0.4, and of
-lmms-eval 0.3 and later, whose files are named the other way round and whose arguments may be a list.
+lmms-eval 0.3 and later, whose files are named the other way round. Its tracker drops what it can: of a request only the prompt is left, an
+answer that no filter changed stands under `filtered_resps` alone, and a line does not say its filter (of several, a document's lines are in
+the order of the task's `filter_list`).
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +26,11 @@ _SAMPLES = re.compile(r"samples_(?P<task>.+?)(?:_(?P<date>\d{4}-\d\d-\d\dT[\d.:-
 _LMMS_SAMPLES = re.compile(r"(?P<date>\d{8}_\d{6})_samples_(?P<task>.+)\.jsonl")
 _RESULTS = re.compile(r"results_(?P<date>.+)\.json|(?P<lmms>\d{8}_\d{6})_results\.json")
 _LEGAL = "a samples_….jsonl, a results_….json, or the folder of both, as written with --log_samples --output_path"
-_HASHED = ("doc", "prompt", "target")
-_OWN_KEYS = frozenset(
-    ("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics", "input", *(f"{part}_hash" for part in _HASHED))
-)
+_OWN_KEYS = frozenset((
+    *("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"),
+    *("doc_hash", "prompt_hash", "target_hash", "input", "input_media", "token_counts"),
+))  # fmt: skip
+_STDERR = re.compile(r"_stderr(_clt|_clustered)?$")
 _NO_FILTER = "none"
 
 
@@ -128,16 +132,16 @@ def _lines(path: Path, notices: list[str]) -> Iterator[tuple[int, Mapping[str, A
 
 
 def _task(path: Path, results: Sequence[Mapping[str, Any]], notices: list[str]) -> Task:
-    lines = list(_lines(path, notices))
+    name = _parts(path)[0] or path.stem
+    lines = list(_with_filters(_lines(path, notices), _filter_names(results, name)))
     if not lines:
         raise RecordError(f"{path} holds no sample")
-    name = _parts(path)[0] or path.stem
-    filters = dict.fromkeys(text_of(values.get("filter")) or _NO_FILTER for _, values in lines)
+    filters = dict.fromkeys(filter_name for _, filter_name, _ in lines)
     samples: dict[str, Sample] = {}
     numbers: dict[tuple[str, str], int] = {}
-    for number, values in lines:
+    for number, filter_name, values in lines:
         doc_id = text_of(values["doc_id"])
-        first = numbers.setdefault((doc_id, text_of(values.get("filter"))), number)
+        first = numbers.setdefault((doc_id, filter_name), number)
         if first != number:
             raise RecordError(
                 f"{path}, line {number}, is the doc_id {doc_id} of line {first} again; files of several runs are imported one by one"
@@ -145,12 +149,29 @@ def _task(path: Path, results: Sequence[Mapping[str, Any]], notices: list[str]) 
         sample = samples.get(doc_id)
         if sample is None:
             sample = samples[doc_id] = _sample(doc_id, values)
-        filter_name = text_of(values.get("filter")) or _NO_FILTER
         _add_scores(sample, values, f"@{_legal(filter_name)}" if len(filters) > 1 else "", filter_name)
     task = Task(name, list(samples.values()))
     for each in results:
         _add_results(task, mapping(each), len(filters) > 1)
     return task
+
+
+def _filter_names(results: Sequence[Mapping[str, Any]], task: str) -> list[str]:
+    """Return the names of a task's filters as the results file has them, in their order."""
+    configs = (mapping(mapping(each.get("configs")).get(task)) for each in results)
+    return [text_of(mapping(entry).get("name")) for config in configs for entry in items_of(config.get("filter_list"))]
+
+
+def _with_filters(lines: Iterable[tuple[int, Mapping[str, Any]]], names: Sequence[str]) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+    """Yield number, filter and content of each line; lmms-eval's do not say the filter."""
+    seen: Counter[str] = Counter()
+    for number, values in lines:
+        filter_name = text_of(values.get("filter"))
+        if "filter" not in values and names:
+            doc_id = text_of(values["doc_id"])
+            filter_name = names[min(seen[doc_id], len(names) - 1)]
+            seen[doc_id] += 1
+        yield number, filter_name or _NO_FILTER, values
 
 
 def _legal(name: str) -> str:
@@ -160,14 +181,20 @@ def _legal(name: str) -> str:
 def _add_scores(sample: Sample, values: Mapping[str, Any], suffix: str, filter_name: str) -> None:
     named = items_of(values.get("metrics")) or [name for name in values if name not in _OWN_KEYS]
     for name in map(text_of, named):
-        number = number_of(values.get(name))
+        value = values.get(name)
+        number = number_of(mapping(value).get("score") if isinstance(value, Mapping) else value)  # lmms-eval's are often objects with it
         if number is not None:
             sample.scores[f"{_legal(name)}{suffix}"] = number
-        elif values.get(name) is not None:
-            sample.details[f"{name}{suffix}"] = values[name]
-    filtered = items_of(values.get("filtered_resps"))
+        if value is not None and (number is None or isinstance(value, Mapping)):
+            sample.details[f"{name}{suffix}"] = value
+    filtered = _listed(values.get("filtered_resps"))
     if filter_name != _NO_FILTER or (filtered and filtered != [answer.text for answer in sample.answers]):
         sample.details.setdefault("filtered", {})[filter_name] = filtered
+
+
+def _listed(value: object) -> list[Any]:
+    """Return the responses of a line: lmms-eval writes a single one without its list."""
+    return [value] if isinstance(value, str) else items_of(value)
 
 
 def _arguments(values: Mapping[str, Any]) -> list[list[Any]]:
@@ -182,25 +209,40 @@ def _arguments(values: Mapping[str, Any]) -> list[list[Any]]:
 
 def _sample(doc_id: str, values: Mapping[str, Any]) -> Sample:
     requests = _arguments(values)
-    responses = [part if isinstance(part, list) else [part] for part in items_of(values.get("resps"))]
+    given = values["resps"] if "resps" in values else values.get("filtered_resps")
+    responses = [part if isinstance(part, list) else [part] for part in _listed(given)]
     prompt = text_of(requests[0][0]) if requests and requests[0] else text_of(values.get("input"))
     prompt_sha256 = text_of(values.get("prompt_hash")) or sha256_of(prompt)
     options = next((part for part in (requests[0][1:] if requests else ()) if isinstance(part, Mapping)), {})
     doc = values.get("doc")
-    sample = Sample(doc_id, [], {}, mapping(doc) if isinstance(doc, Mapping) else {}, {}, values.get("target"), dict(options))
+    sample = Sample(doc_id, [], {}, doc if isinstance(doc, Mapping) else _said_of(values), {}, values.get("target"), dict(options))
     if doc is not None:
         sample.details["doc"] = doc
     choices = _choices(requests, responses)
     if choices:
-        best = max(choices, key=lambda choice: choice["logprob"])
+        best = max(choices, key=lambda choice: float(choice["logprob"]))
         sample.details["choices"] = choices
         sample.answers = [Answer(best["text"], best.get("context", prompt), prompt_sha256, "scored")]
     elif "input" not in values and requests and len(requests[0]) == 1 and responses and _logprob(responses[0]) is not None:
         sample.details["logprob"] = _logprob(responses[0])
         sample.answers = [Answer(prompt, "", prompt_sha256, "scored")]
     else:
-        sample.answers = [Answer(text_of(text), prompt, prompt_sha256) for part in responses for text in part]
+        counts = [mapping(entry) for entry in items_of(values.get("token_counts"))]
+        for place, text in enumerate(text for part in responses for text in part):
+            used = counts[place] if place < len(counts) else {}
+            num_prompt, num_made = _count(used.get("input_tokens")), _count(used.get("output_tokens"))
+            sample.answers.append(Answer(text_of(text), prompt, prompt_sha256, None, num_prompt, num_made))
     return sample
+
+
+def _said_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a line without its document tells of it: the plain values in its metrics, such as lmms-eval's categories."""
+    objects = [value for name, value in values.items() if name not in _OWN_KEYS and isinstance(value, Mapping)]
+    return {name: value for each in objects for name, value in each.items() if name != "score" and isinstance(value, (str, int, bool))}
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _choices(requests: Sequence[Sequence[Any]], responses: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
@@ -208,6 +250,7 @@ def _choices(requests: Sequence[Sequence[Any]], responses: Sequence[Sequence[Any
     found: list[dict[str, Any]] = []
     if len(requests) == 1 and len(requests[0]) == 1 and len(responses) > 1:  # of lmms-eval, which does not write the texts
         requests = [[requests[0][0], f"choice {place}"] for place in range(len(responses))]
+    have_contexts = len({text_of(each[0]) for each in requests if each}) > 1
     for arguments, answers in zip(requests, responses, strict=False):
         pair = answers[0] if answers else None
         if len(arguments) < 2 or not isinstance(arguments[1], str) or not isinstance(pair, list) or len(pair) != 2:
@@ -215,9 +258,13 @@ def _choices(requests: Sequence[Sequence[Any]], responses: Sequence[Sequence[Any
         logprob = _logprob(pair)
         if logprob is None:
             return []
-        context = {"context": text_of(arguments[0])} if found and arguments[0] != requests[0][0] else {}
-        found.append({"text": arguments[1], "logprob": logprob, "is_greedy": text_of(pair[1]) in ("True", "true", "1"), **context})
+        context = {"context": text_of(arguments[0])} if have_contexts else {}
+        told = {"is_greedy": _GREEDY[text_of(pair[1])]} if text_of(pair[1]) in _GREEDY else {}
+        found.append({"text": arguments[1], "logprob": "-inf" if logprob == -math.inf else logprob, **told, **context})
     return found
+
+
+_GREEDY = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
 
 
 def _logprob(value: object) -> float | None:
@@ -236,7 +283,7 @@ def _add_results(task: Task, results: Mapping[str, Any], has_several: bool) -> N
     for key, value in mapping(mapping(results.get("results")).get(task.name)).items():
         metric, comma, filter_name = text_of(key).partition(",")
         number = number_of(value)
-        if number is None or not comma or metric.endswith("_stderr"):
+        if number is None or not comma or _STDERR.search(metric):
             continue
         name = f"{_legal(metric)}{f'@{_legal(filter_name)}' if has_several else ''}"
         scores = [sample.scores[name] for sample in task.samples if name in sample.scores]

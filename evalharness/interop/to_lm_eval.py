@@ -91,15 +91,20 @@ def _lines(row: Row, doc_id: int) -> Iterator[dict[str, Any]]:
 
 
 def _requests(row: Row, prompt: str) -> tuple[list[list[Any]], list[list[Any]]]:
-    """Return the arguments and responses of a case's requests: its choices, a scored response, or its answers."""
+    """Return the arguments and responses of a case's requests: its choices, a scored response, or its answers.
+
+    Whether greedy decoding gives a response is "None" where that was not asked; lists of choices of older runs lack log-probabilities.
+    """
     choices = [mapping(choice) for choice in items_of(mapping(row.get("details")).get("choices"))]
     if choices and all(isinstance(choice.get("logprob"), (int, float)) or choice.get("logprob") == "-inf" for choice in choices):
         arguments = [[text_of(choice.get("context")) or prompt, text_of(choice.get("text"))] for choice in choices]
-        return arguments, [[[str(choice["logprob"]), str(bool(choice.get("is_greedy")))]] for choice in choices]
+        return arguments, [[[str(choice["logprob"]), str(choice.get("is_greedy"))]] for choice in choices]
     answers = generations_of(row)
     if answers and answers[0].get("finish_reason") == "scored":
         logprob = logprob_sum(answers[0])
-        return [[prompt, text_of(answers[0].get("text"))]], [[[str(logprob), "False"]]] if logprob is not None else [[]]
+        return [[prompt, text_of(answers[0].get("text"))]], [
+            [[str(logprob), str(answers[0].get("is_greedy"))]]
+        ] if logprob is not None else [[]]
     options = row.get("options")
     return [[prompt, options if isinstance(options, Mapping) else {}]], [[text_of(answer.get("text")) for answer in answers]]
 

@@ -63,6 +63,8 @@ def answer_of(field: Field | int, row: Row, choices: Sequence[str] | None, what:
         value = int(value)
     if isinstance(value, str) and len(value) > 1 and (value[0], value[-1]) == ("[", "]") and not _is_column(field, row):
         value = _literal(value) or value
+    if isinstance(value, float) and choices is None:
+        value = str(value)
     if isinstance(value, bool) or not isinstance(value, (str, int, list)) or value == []:
         raise RequestError(f"{what} must be a text, a place among the choices or a list of texts, got {value!r} ({type(value).__name__})")
     if isinstance(value, int) and choices is not None and not 0 <= value < len(choices):

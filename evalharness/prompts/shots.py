@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from evalharness.api.cases import Case
-from evalharness.api.checks import check_integer, check_text
+from evalharness.api.checks import check_integer, check_text, named_parameters
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, did_you_mean
 from evalharness.api.images import StoredBytes
 from evalharness.data import RowCase, cases_from
@@ -119,6 +119,9 @@ class FewShot:
         return itertools.chain((shots[place] for place in places), shots)
 
 
+@named_parameters(
+    num_fewshot="k", n="k", doc_to_text="text", doc_to_target="target", doc_to_choice="choices", fewshot_delimiter="delimiter", split="pool"
+)
 def few_shot(
     pool: Pool,
     k: int,

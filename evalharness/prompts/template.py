@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evalharness.api.cases import Case
-from evalharness.api.checks import check_boolean, check_instance, check_text
+from evalharness.api.checks import check_boolean, check_instance, check_text, named_parameters
 from evalharness.api.errors import ConfigError, RequestError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import CompletionRequest, GenerationResult, TextGenerationRequest, VlmGenerationRequest
@@ -36,7 +36,7 @@ class _Part(NamedTuple):
 class Template:
     """What `template` returns: called with a case, it gives its request.
 
-    `choice_requests` and `ask_choices` score the choices of a case instead, `target_of` gives its right answer.
+    `choice_requests` and `ask_choices` score the choices of a case instead, `ask_target` its right answer, which `target_of` gives.
     """
 
     text: Field
@@ -49,7 +49,7 @@ class Template:
     delimiter: str
     target_delimiter: str
     prefill: Field
-    special_tokens: bool
+    special_tokens: bool | None
     _worked: dict[Shot, list[_Part]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, case: Case) -> CompletionRequest | TextGenerationRequest | VlmGenerationRequest:
@@ -86,12 +86,21 @@ class Template:
 
     def choice_requests(self, case: Case, *, without_prompt: bool = False) -> list[ScoringRequest]:
         """Return the requests to score each choice behind the prompt, joined as texts; `without_prompt`: alone, for mutual information."""
-        prompt = CompletionRequest("", self.special_tokens) if without_prompt else self(case)
-        delimiter = self.target_delimiter
-        if self.chat:
-            prefill = self._prefill(row_of(case))
-            delimiter = delimiter if prefill and not prefill[-1].isspace() else ""
-        return [ScoringRequest(prompt, delimiter + choice, join="text") for choice in self.choices_of(case)]
+        prompt = CompletionRequest("", bool(self.special_tokens)) if without_prompt else self(case)
+        return [ScoringRequest(prompt, self._delimiter_of(case) + choice, join="text") for choice in self.choices_of(case)]
+
+    def ask_target(self, case: Case) -> ScoringRequest:
+        """Score the target of a case behind its prompt, and whether greedy decoding gives it: an eval's `request`."""
+        target = self.target_of(case)
+        if not isinstance(target, str):
+            raise ConfigError(f"a target that is scored must be one text, got {target!r}; use ask_choices for choices")
+        return ScoringRequest(self(case), self._delimiter_of(case) + target, join="text", greedy=True)
+
+    def _delimiter_of(self, case: Case) -> str:
+        """Return what stands between the prompt and what is scored behind it."""
+        prefill = self._prefill(row_of(case)) if self.chat else ""
+        is_apart = not self.chat or (prefill and not prefill[-1].isspace())
+        return self.target_delimiter if is_apart else ""
 
     def ask_choices(self, case: Case) -> Generator[tuple[list[ScoringRequest], GenerationOptions], list[GenerationResult], ScoringRequest]:
         """Score the choices of a case: an eval's `request`. `steps[0]` has all results; the case's `generation` is the first."""
@@ -126,9 +135,9 @@ class Template:
         if isinstance(answer, list):
             answer = answer[0]
         if isinstance(answer, int):
-            if choices is None:
+            if choices is None and isinstance(target, int):
                 raise ConfigError(f"a shot's target is {answer}, and there are no choices to take it from; give template(…, choices=…)")
-            answer = choices[answer]
+            answer = str(answer) if choices is None else choices[answer]  # without choices a number in a row is the answer
         prefill = text_of(own.prefill, row, "prefill") if own.prefill is not None else self._prefill(row)
         return self._parts(row, text, answer, prefill, images)
 
@@ -150,7 +159,7 @@ class Template:
     def _as_text(self, parts: Sequence[_Part], ids: tuple[str, ...]) -> CompletionRequest:
         if any(part.images for part in parts):
             raise RequestError("there are images, which a bare text cannot show; give template(…, chat=True)")
-        return CompletionRequest("".join(part.content + part.behind for part in parts), self.special_tokens, shots=ids)
+        return CompletionRequest("".join(part.content + part.behind for part in parts), bool(self.special_tokens), shots=ids)
 
     def _as_chat(self, parts: list[_Part], ids: tuple[str, ...]) -> TextGenerationRequest | VlmGenerationRequest:
         prefill = parts.pop().content if parts[-1].role == "assistant" else ""
@@ -159,8 +168,8 @@ class Template:
         messages = [{"role": part.role, "content": _content(part)} for part in parts]
         images = [image for part in parts for image in part.images]
         if images:
-            return VlmGenerationRequest(messages, images, prefill=prefill, shots=ids)
-        return TextGenerationRequest(messages, prefill=prefill, shots=ids)
+            return VlmGenerationRequest(messages, images, prefill=prefill, shots=ids, special_tokens=self.special_tokens is not False)
+        return TextGenerationRequest(messages, prefill=prefill, shots=ids, special_tokens=self.special_tokens is not False)
 
 
 def _needs_space(before: str, behind: str) -> bool:
@@ -181,6 +190,15 @@ def _content(part: _Part) -> Any:
     return [*({"type": "image"} for _ in part.images), {"type": "text", "text": part.content}]
 
 
+@named_parameters(
+    doc_to_text="text",
+    doc_to_target="target",
+    doc_to_choice="choices",
+    gen_prefix="prefill",
+    fewshot_delimiter="delimiter",
+    system="description",
+    **dict.fromkeys(("num_fewshot", "few_shot", "fewshot_split"), "shots=few_shot(POOL, k)"),
+)
 def template(
     text: Field,
     *,
@@ -193,7 +211,7 @@ def template(
     delimiter: str = "\n\n",
     target_delimiter: str = " ",
     prefill: Field = "",
-    special_tokens: bool = False,
+    special_tokens: bool | None = None,
 ) -> Template:
     """Return a request function that fills a template with each case's row.
 
@@ -201,7 +219,7 @@ def template(
     answer, or its place among the `choices`; shots end with it. `description` stands before all, in a chat as the system message.
     `chat`: as messages, with the images of the case, instead of as one text; `turns`: each shot as a user and an assistant turn, instead of
     all in one. `delimiter` ends a shot, `target_delimiter` stands before its answer and before a choice that is scored. `prefill` starts
-    the answer. `special_tokens`: read such tokens in a text (`CompletionRequest`).
+    the answer. `special_tokens`: read what rows write like such a token as one; None: in chats, not in texts, as their requests do.
     """
     for name, value in (("text", text), ("description", description), ("prefill", prefill), ("target", target), ("choices", choices)):
         is_given_out = name in ("target", "choices") and (value is None or isinstance(value, (int, list, tuple)))
@@ -209,7 +227,7 @@ def template(
             check_field(f"template.{name}", value)
     check_instance("template.shots", shots, FewShot, optional=True)
     for name, flag in (("chat", chat), ("turns", turns), ("special_tokens", special_tokens)):
-        check_boolean(f"template.{name}", flag)
+        check_boolean(f"template.{name}", flag, optional=name == "special_tokens")
     for name, between in (("delimiter", delimiter), ("target_delimiter", target_delimiter)):
         check_text(f"template.{name}", between)
     return Template(text, target, choices, description, shots, chat, turns, delimiter, target_delimiter, prefill, special_tokens)

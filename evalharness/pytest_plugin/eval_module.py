@@ -308,10 +308,19 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
             f"{nodeid} takes `steps`, but the eval's request has no earlier steps; make it a generator that yields them, or drop `steps`"
         )
     gates = gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
-    refuse_unknown_metrics(metafunc, module.marker, gates)
+    tags = [case.tags for case in module.cases] if gates else []
+    refuse_unknown_metrics(metafunc, module.marker, gates, tags)
     # Of --limit and --shard other cases may have the tag.
-    refuse_unknown_slices(gates, (case.tags for case in module.cases), are_all=len(module.cases) == module.num_loaded)
+    are_all = len(module.cases) == module.num_loaded
+    refuse_unknown_slices(gates, tags, are_all=are_all, declared=None if are_all else _declared_tags(module.marker["cases"]))
     metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])
+
+
+def _declared_tags(cases: Any) -> Sequence[str] | None:
+    """Return the names of all tags that cases can have; None where no declaration has them."""
+    from evalharness.data.cases import RowCases  # loaded already by whoever made such ones
+
+    return tuple(cases.tags) if isinstance(cases, RowCases) else None
 
 
 def _parametrize_once(metafunc: pytest.Metafunc, value: object, name: str, *marks: pytest.MarkDecorator) -> None:

@@ -1,49 +1,115 @@
-"""Finds gates on scores that their test never records: from its code, before anything is generated, else at its first case.
+"""Finds gates on what their test never has: from its code, before anything is generated, else at its first case.
 
-The code decides only where it leaves no doubt: every use of `score` is a call that names its scores, no fixture of the project takes it,
-and no function of the eval adds metrics at the end.
+The code decides only where it leaves no doubt (`known_names`), and no fixture of the project takes `score`.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
+import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import pytest
 
-from evalharness.analysis.gate_grammar import EVERYWHERE, RATES, Gate, RegressionGate, needs_baseline, parse_gate
+from evalharness.analysis.gate_grammar import EVERYWHERE, PAIRED_RATES, RATES, Gate, RegressionGate, needs_baseline, parse_gate
+from evalharness.api.checks import first_names
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.pytest_plugin._pytest_internals import fixture_arguments
+from evalharness.pytest_plugin.known_names import names_recorded, names_returned
 from evalharness.pytest_plugin.outcomes import ItemRecord
 
-_ADDS_METRICS = ("aggregate", "across", "suite")
 _MAY_RECORD = {"score", "request"}
+_BY_CATEGORY = "category"
+"""What `no_regression(category)` means: the marks by category that some details have."""
+_MOST_NAMED = 40
+_CLOSE = 0.85
 
 
-def refuse_unknown_metrics(metafunc: pytest.Metafunc, marker: Mapping[str, Any], gates: Iterable[Gate | RegressionGate]) -> None:
-    """Raise `ConfigError` for a gate on a score that the test cannot record."""
-    wanted = _on_scores(marker, gates)
-    if not wanted:
+class _Names:
+    """The names of a test's scores and of what its eval's functions add to them, each None where the code does not tell; read on demand."""
+
+    def __init__(self, metafunc: pytest.Metafunc, marker: Mapping[str, Any]) -> None:
+        self._metafunc, self._marker = metafunc, marker
+
+    @cached_property
+    def scores(self) -> frozenset[str] | None:
+        of_fixtures = {name for arguments in fixture_arguments(self._metafunc) for name in arguments}
+        if _MAY_RECORD & of_fixtures or "request" in inspect.signature(self._metafunc.function).parameters:
+            return None
+        return names_recorded(self._metafunc.function)
+
+    @cached_property
+    def added(self) -> frozenset[str] | None:
+        return _added_names(self._marker)
+
+    @cached_property
+    def details(self) -> frozenset[str]:
+        return names_recorded(self._metafunc.function, "details") or frozenset()
+
+
+def _added_names(marker: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the names of what the functions of an eval give at the end of a run."""
+    suite = marker.get("suite")
+    names = frozenset[str]() if suite is None else frozenset((f"{suite}.*_macro", f"{suite}.*_micro"))
+    for key in ("aggregate", "across"):
+        if marker.get(key) is not None:
+            returned = names_returned(marker[key], nested=key == "across")
+            if returned is None:
+                return None
+            names |= returned
+    return names
+
+
+def _is_among(metric: str, names: Iterable[str]) -> bool:
+    """Return whether a metric has one of these names, in which "*" is anything."""
+    return any(metric == name or re.fullmatch(".*".join(map(re.escape, name.split("*"))), metric) for name in names)
+
+
+def refuse_unknown_metrics(
+    metafunc: pytest.Metafunc, marker: Mapping[str, Any], gates: Iterable[Gate | RegressionGate], tags: Iterable[Mapping[str, str]]
+) -> None:
+    """Raise `ConfigError` for a gate on something that the test cannot have; `tags`: those of its cases."""
+    names = _Names(metafunc, marker)
+    for gate in gates:
+        if isinstance(gate, Gate):
+            if gate.metric not in _everywhere(gate):
+                _check_metric(gate.metric, gate, names, metafunc.definition.nodeid)
+        else:
+            for metric in gate.metrics:
+                if metric not in (*PAIRED_RATES, _BY_CATEGORY) and not any(metric in each for each in tags):
+                    _check_metric(metric, gate, names, metafunc.definition.nodeid)
+
+
+def _everywhere(gate: Gate | RegressionGate) -> tuple[str, ...]:
+    """Return the metrics that a gate of this kind may be on in every test."""
+    if isinstance(gate, RegressionGate):
+        return PAIRED_RATES
+    return RATES if gate.change else EVERYWHERE
+
+
+def _is_on_cases(gate: Gate | RegressionGate) -> bool:
+    """Return whether a gate is about what single cases have, which an aggregate is not."""
+    return isinstance(gate, RegressionGate) or bool(gate.tag or gate.statistic)
+
+
+def _check_metric(metric: str, gate: Gate | RegressionGate, names: _Names, nodeid: str) -> None:
+    if names.scores is None or _is_among(metric, names.scores):
         return
-    recorded = _recorded_names(metafunc)
-    for gate in wanted if recorded is not None else ():
-        if recorded is not None and gate.metric not in recorded:
-            names = [*recorded, *(RATES if gate.change else EVERYWHERE)]
-            hint = did_you_mean(gate.metric, names) or "."
-            raise ConfigError(
-                f"{metafunc.definition.nodeid}: the gate {gate.expression!r} is on a score that the test never records{hint} "
-                f"It can be on: {', '.join(names)}"
-            )
-
-
-def _on_scores(marker: Mapping[str, Any], gates: Iterable[Gate | RegressionGate]) -> list[Gate]:
-    """Return the gates on scores; where a function of the eval may add metrics, those on slices and single values."""
-    adds = any(marker.get(key) is not None for key in _ADDS_METRICS)
-    on_scores = [gate for gate in gates if isinstance(gate, Gate) and gate.metric not in (RATES if gate.change else EVERYWHERE)]
-    return [gate for gate in on_scores if not adds or gate.tag or gate.statistic]
+    added = names.added
+    if not _is_on_cases(gate):
+        if added is None or _is_among(metric, added):
+            return
+    elif added is not None and _is_among(metric, added):
+        raise ConfigError(f"{nodeid}: the gate {gate.expression!r} is about single cases, and {metric} is one number over all cases")
+    known = [*sorted(names.scores), *sorted(() if _is_on_cases(gate) or added is None else added), *_everywhere(gate)]
+    hint = did_you_mean(metric, [name for name in known if "*" not in name]) or "."
+    if metric in names.details:
+        hint = "; details() has it, but gates are on what score() records."
+    what = "a score that the test never records" if _is_on_cases(gate) or not added else "what neither the test nor its eval records"
+    listed = first_names([name.replace("*", "…") for name in known], _MOST_NAMED)
+    raise ConfigError(f"{nodeid}: the gate {gate.expression!r} is on {what}{hint} It can be on: {listed}")
 
 
 class FirstScores:
@@ -57,13 +123,23 @@ class FirstScores:
         if not record.gated or record.outcome not in ("pass", "miss") or (record.eval, record.test) in self._seen:
             return ""
         self._seen.add((record.eval, record.test))
-        missing = [gate for gate in _on_scores(marker, gates_of(item)) if gate.metric not in record.scores]
+        added = _added_names(marker)
+        missing = [gate for gate in gates_of(item) if isinstance(gate, Gate) and _is_missing(gate, record.scores, added)]
         if not missing:
             return ""
         hint = did_you_mean(missing[0].metric, [*record.scores, *EVERYWHERE]) or ";"
         what = ", ".join(repr(gate.expression) for gate in missing)
         known = ", ".join(record.scores) or "nothing"
         return f"no score yet for the gate {what} of {record.eval}::{record.test}{hint} its first case recorded: {known}"
+
+
+def _is_missing(gate: Gate, scores: Mapping[str, float], added: frozenset[str] | None) -> bool:
+    """Return whether a gate's metric is none of a case's scores, nor likely to come at the end of the run."""
+    if gate.metric in scores or gate.metric in _everywhere(gate):
+        return False
+    if added is None and not _is_on_cases(gate):
+        return bool(did_you_mean(gate.metric, scores, cutoff=_CLOSE))
+    return _is_on_cases(gate) or not _is_among(gate.metric, added or ())
 
 
 def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:
@@ -79,20 +155,3 @@ def any_comparing_gate(items: Iterable[pytest.Item]) -> bool:
     """Return whether a test has a gate that compares with a baseline; tests of one function are looked at once."""
     functions = {getattr(item, "function", item): item for item in items}
     return any(needs_baseline(gate.expression) for item in functions.values() for gate in gates_of(item))
-
-
-def _recorded_names(metafunc: pytest.Metafunc) -> list[str] | None:
-    """Return the names that a test gives to `score`; None where its code does not tell."""
-    own = set(inspect.signature(metafunc.function).parameters)
-    if "request" in own or any(_MAY_RECORD & set(arguments) for arguments in fixture_arguments(metafunc)):
-        return None
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(metafunc.function)))
-    except (OSError, SyntaxError, TypeError, ValueError, RecursionError):
-        return None
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "score"]
-    names = [keyword.arg for call in calls for keyword in call.keywords]
-    num_uses = sum(isinstance(node, ast.Name) and node.id == "score" for node in ast.walk(tree))
-    if num_uses != len(calls) or any(name is None for name in names):
-        return None
-    return list(dict.fromkeys(name for name in names if name is not None))

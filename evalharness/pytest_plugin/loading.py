@@ -7,7 +7,8 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from evalharness.api.garbage import collector
 from evalharness.config import RunConfig
 from evalharness.runs.repeats import split_repeat
 
+_SHOWN_IDS = 5
 Loader = Callable[[Path | None], Iterable[Case]]
 
 
@@ -65,18 +67,17 @@ def _taken(load: Loader, data_dir: Path | None, where: str, run: RunConfig) -> t
             raise ConfigError(f"{where} returned {shown(cases)}; it must return a list of evalharness.Case")
         return cases
 
-    if run.limit is not None:
-        return _sampled(loaded, where, run.limit, run.seed)
-    cases = iter(loaded())
-    taken = list(islice(cases, run.limit_first))
-    ids = Counter(_checked(case, where).id for case in chain(taken, cases))
+    if run.limit is not None or run.limit_first is not None:
+        return _part(loaded, where, run)
+    cases = list(map(partial(_checked, where), loaded()))
+    ids = Counter(case.id for case in cases)
     _refuse_repeated([case_id for case_id, count in ids.items() if count > 1], where)
-    return taken, ids.total()
+    return cases, len(cases)
 
 
-def _sampled(loaded: Callable[[], Iterable[Case]], where: str, limit: int, seed: int) -> tuple[Sequence[Case], int]:
-    """Return a sample of the cases, and how many there are. A generator is called again for it: its cases are never all in memory."""
-    from evalharness.analysis.statistics.spread import SpreadSample  # imports numpy, and few runs have a limit
+def _part(loaded: Callable[[], Iterable[Case]], where: str, run: RunConfig) -> tuple[Sequence[Case], int]:
+    """Return a part of the cases, and how many there are. A generator is called again for a sample: its cases are never all in memory."""
+    from evalharness.analysis.statistics.spread import SpreadSample  # imports sqlite3, and few runs take a part
 
     cases = loaded()
     kept = None if isinstance(cases, Iterator) else list(cases)
@@ -87,24 +88,30 @@ def _sampled(loaded: Callable[[], Iterable[Case]], where: str, limit: int, seed:
         wanted = set(positions)
         return [case for position, case in enumerate(islice(loaded(), max(wanted, default=-1) + 1)) if position in wanted]
 
-    sample = SpreadSample(seed)
-    for case in cases if kept is None else kept:
-        sample.add(_checked(case, where))
-    _refuse_repeated([case.id for case in at(sample.repeated())], where)
-    positions = sample.draw(limit)
-    taken = at(positions)
-    if not sample.has(taken, positions):
-        raise ConfigError(f"{where} yields other cases each time, and --limit needs the same; give its random numbers a fixed seed")
-    return taken, len(sample)
+    with SpreadSample(run.seed) as sample:
+        first: list[Case] = []
+        for case in cases if kept is None else kept:
+            sample.add(_checked(where, case))
+            if len(first) < (run.limit_first or 0):
+                first.append(case)
+        if repeated := sample.repeated(_SHOWN_IDS):
+            _refuse_repeated([case.id for case in at(repeated)], where)
+        if run.limit is None:
+            return first, len(sample)
+        positions = sample.draw(run.limit)
+        taken = at(positions)
+        if not sample.has(taken, positions):
+            raise ConfigError(f"{where} yields other cases each time, and --limit needs the same; give its random numbers a fixed seed")
+        return taken, len(sample)
 
 
 def _refuse_repeated(ids: Sequence[str], where: str) -> None:
     if ids:
-        shown_ids = ", ".join(map(repr, list(dict.fromkeys(ids))[:5]))
+        shown_ids = ", ".join(map(repr, list(dict.fromkeys(ids))[:_SHOWN_IDS]))
         raise ConfigError(f"{where} returned case ids more than once: {shown_ids}; ids must be unique within an eval")
 
 
-def _checked(case: object, where: str) -> Case:
+def _checked(where: str, case: object) -> Case:
     if not isinstance(case, Case):
         raise ConfigError(f"{where} returned {shown(case)}; every case must be an evalharness.Case")
     if case.group is not None and not isinstance(case.group, str):

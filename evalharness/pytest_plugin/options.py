@@ -11,6 +11,7 @@ import pytest
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.api.redaction import redactor, remember_options
 from evalharness.config import RunConfig, resolve
+from evalharness.config.foreign_options import instead_of
 from evalharness.config.options import ARGUMENTS
 from evalharness.pytest_plugin._pytest_internals import add_hint, change_usage_errors, move_rootdir, setup_of_paths
 
@@ -35,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Have pytest's own usage errors hide secrets, and suggest one of our options beneath "unrecognized arguments".
+    """Have pytest's own usage errors hide secrets, and say beneath "unrecognized arguments" which of our options to write.
 
     Where an option's value has moved the rootdir, put it right.
     """
@@ -46,8 +47,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
     known = [option.flag for option in ARGUMENTS]
     for word in parser.parse_known_and_unknown_args(args)[1]:
         flag = word.partition("=")[0]
-        hint = did_you_mean(flag, known, cutoff=0.75) if flag.startswith("--") else ""  # all begin with dashes: 0.6 fits too many
-        if hint:
+        if not flag.startswith("--"):
+            continue
+        if instead := instead_of(flag):
+            add_hint(parser, flag, instead)
+        elif hint := did_you_mean(flag, known, cutoff=0.75):  # all begin with dashes: 0.6 fits too many
             add_hint(parser, flag, f"{hint.removeprefix('; ')} `pytest --help` lists every option")
 
 

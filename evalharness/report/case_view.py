@@ -144,8 +144,9 @@ def _print_generation(console: Console, prefix: str, generation: Generation) -> 
     stop = generation.get("stop_reason")
     finish = text_of(generation.get("finish_reason")) + ("" if stop is None else f" ({text_of(stop)})")
     shots = ", ".join(map(text_of, items_of(generation.get("shots")))) or None
+    ignored = ", ".join(map(text_of, items_of(generation.get("ignored_options")))) or None
     fields = {"finish": f"{finish}, {tokens}", "seed": generation.get("seed"), "fallback": generation.get("fallback"), "shots": shots}
-    print_fields(console, fields)
+    print_fields(console, {**fields, "ignored": ignored})
 
 
 def print_answer(console: Console, row: Mapping[str, Any]) -> None:

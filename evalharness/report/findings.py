@@ -12,7 +12,7 @@ from typing import Any, Literal
 from evalharness.analysis.gate_grammar import needs_baseline
 from evalharness.api.errors import BROKEN
 from evalharness.api.wording import part_of
-from evalharness.report.tables import OUTCOMES, ProblemGroup, RunTables
+from evalharness.report.tables import NUM_CASES_IN_REMARK, OUTCOMES, READ_AS_TOKENS, ProblemGroup, RunTables
 from evalharness.report.text import one_line, plural, share_text
 from evalharness.runs.partial import NOT_ASKED, how_drawn, part_texts
 from evalharness.runs.samples import NOT_RUN
@@ -23,7 +23,8 @@ FEW_CASES = 10
 """Below this a score says little, whatever it is."""
 SAME_TEXT_CASES = 3
 """From this many cases on, one and the same answer to all of them is worth a sentence."""
-NUM_CASES_IN_REMARK = 3
+_REMARKS = ("chat template: ", "joined texts: ")
+"""How what is recorded among ignored options and is none begins."""
 ERRORS = "ended in an error: not counted in any mean"
 """How the caveat about errors ends."""
 _NOTABLE = {
@@ -276,8 +277,17 @@ def _deviations(tables: RunTables) -> Iterator[str]:
     for (engine, backend), count in tables.fallbacks.items():
         yield f"{plural(count, 'answer')} of {names[engine]} came from the fallback backend {backend}, not from the one requested"
     for (engine, option), count in tables.ignored_options.items():
-        what = f": {option}" if option.startswith(("chat template: ", "joined texts: ")) else f" ignored the option {option}"
-        yield f"{names[engine]}{what} in {plural(count, 'answer')}"
+        if option.endswith(" kept as text"):
+            continue  # as asked
+        first = tables.first_ignored[engine, option]
+        cases = f" ({one_line(', '.join(first), 120)}{', …' if count > NUM_CASES_IN_REMARK == len(first) else ''})"
+        if option == READ_AS_TOKENS:
+            read = f"special tokens in the data of {plural(count, 'answer')}{cases}, {one_line(', '.join(tables.data_tokens[engine]), 120)}"
+            yield f"{names[engine]} read {read}; --special-tokens-as-text keeps them text"
+        elif option.startswith(_REMARKS):
+            yield f"{names[engine]}: {option} in {plural(count, 'answer')}{cases}"
+        else:
+            yield f"{names[engine]} ignored the option {option} in {plural(count, 'answer')}"
     for entry in entries_of(tables.run.get("engines")):
         if not_taken := items_of(entry.get("options_not_taken")):
             options = ", ".join("--" + text_of(name).replace("_", "-") for name in not_taken)

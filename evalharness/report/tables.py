@@ -28,8 +28,11 @@ OUTCOMES = ("pass", "miss", "fail", "invalid", "error", "skip")
 # A failure of machine, network or code is never a score, whatever the test had scored before it.
 _SCORED = ("pass", "miss", "fail")
 NUM_NODEIDS = 3
+NUM_CASES_IN_REMARK = 3
 _PROBLEM_CHARS = 400
 _EXCERPT_CHARS = 120
+READ_AS_TOKENS = "data: special tokens"
+_DATA_TOKEN = re.compile(r"data: special token (.*) read as a token", re.DOTALL)
 _PLACE_OF_TURN = re.compile(r" \([0-9]+ of [0-9]+\)")  # in what a chat template left out: chats of many lengths are one finding
 
 
@@ -160,6 +163,10 @@ class RunTables:
     """The group of each row's problem, -1 for a row that passed."""
     unknown_outcomes: Counter[str] = field(default_factory=Counter)
     ignored_options: Counter[tuple[int, str]] = field(default_factory=Counter)
+    first_ignored: dict[tuple[int, str], list[str]] = field(default_factory=dict)
+    """The ids of the first cases in which they were."""
+    data_tokens: dict[int, dict[str, None]] = field(default_factory=dict)
+    """By engine the special tokens that data had and that were read as such, in order."""
     fallbacks: Counter[tuple[int, str]] = field(default_factory=Counter)
     cached: Counter[int] = field(default_factory=Counter)
     """Answers by engine that were not generated in this run."""
@@ -230,8 +237,12 @@ class RunTables:
     def metrics(self, eval_name: str, test: str) -> list[str]:
         """Return the scores of a test: those that its gates ask for, then the others in the order of their first use."""
         known = sorted({key[3] for key in self.scores if key[:2] == (eval_name, test)}, key=self.score_names.of)
+        return [name for name in dict.fromkeys([*self.gated(eval_name, test), *known]) if name in known]
+
+    def gated(self, eval_name: str, test: str) -> list[str]:
+        """Return the metrics that a test's gates ask for."""
         gates = (gate for gate in entries_of(self.run.get("gates")) if gate.get("eval") == eval_name and gate.get("test") == test)
-        return [name for name in dict.fromkeys([*(text_of(gate.get("metric")) for gate in gates), *known]) if name in known]
+        return [text_of(gate.get("metric")) for gate in gates]
 
     def _names(self, key: tuple[int, ...]) -> tuple[str, ...]:
         levels = self.evals, self.tests, self.engines, self.tag_keys, self.tag_values
@@ -356,11 +367,22 @@ def _add_generations(tables: RunTables, engine: int, generations: list[Generatio
             tables.fallbacks[engine, printable(text_of(generation["fallback"]))] += 1
         if generation.get("cached") is True:
             tables.cached[engine] += 1
-        ignored = (_PLACE_OF_TURN.sub("", printable(text_of(name))) for name in items_of(generation.get("ignored_options")))
+        ignored = (_remark(tables, engine, printable(text_of(name))) for name in items_of(generation.get("ignored_options")))
         for name in dict.fromkeys(ignored):
             tables.ignored_options[engine, name] += 1
+            first = tables.first_ignored.setdefault((engine, name), [])
+            if len(first) < NUM_CASES_IN_REMARK and tables.case_ids[-1] not in first:
+                first.append(tables.case_ids[-1])
     tables.text_hashes.append(hash(tuple(texts)))
     return validity
+
+
+def _remark(tables: RunTables, engine: int, remark: str) -> str:
+    """Return a remark without what differs from case to case: the places of turns, and special tokens in data, which are noted."""
+    if read := _DATA_TOKEN.fullmatch(remark):
+        tables.data_tokens.setdefault(engine, {})[read[1]] = None
+        return READ_AS_TOKENS
+    return _PLACE_OF_TURN.sub("", remark)
 
 
 def _add_scores(tables: RunTables, number: int, outcome: str, scores: Mapping[str, float] | None) -> Iterable[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
@@ -19,6 +20,7 @@ from evalharness.report.markdown import go_on_command
 from evalharness.report.noise import noise_summary
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import figure_text, plural, terminal_text
+from evalharness.runs.schema import entries_of
 
 
 def fit_apart(texts: Iterable[str], width: int) -> dict[str, str]:
@@ -111,6 +113,7 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
     words = what_broke.legend(tables, _VALIDITY, _TITLES)
     noise = noise_summary(tables.run)
     for line in (
+        *suite_lines(tables),
         *([words] if words else ()),
         *what_broke.gate_lines(tables),
         *([f"noise: {noise}"] if noise else ()),
@@ -181,18 +184,46 @@ def _stacked(lines: Sequence[Sequence[str]], scores: Sequence[str], columns: int
 
 
 def _means(tables: RunTables) -> dict[tuple[str, ...], str]:
-    """Return "valid 0.950, f1 0.812 (n=19)" by eval, test, engine; n only where it is not the number of cases."""
+    """Return "valid 0.950, f1 0.812 (n=19), f1_macro 0.790" by eval, test, engine; n only where it is not the number of cases.
+
+    What gates ask for comes first, then scores, then aggregates, of which averages of a score before others.
+    """
+    aggregates = _aggregates(tables)
     texts: dict[tuple[str, ...], str] = {}
     for key, counts in tables.counts.items():
-        scores = [(name, tables.scores[(*key, name)]) for name in tables.metrics(*key[:2]) if (*key, name) in tables.scores]
-        parts = [
-            f"{terminal_text(name, 30)} {figure_text(score.mean, name)}{'' if score.n == counts['cases'] else f' (n={score.n})'}"
-            for name, score in scores[:NUM_SCORES]
-        ]
-        if len(scores) > NUM_SCORES:
-            parts.append(f"{len(scores) - NUM_SCORES} more in report.md")
-        texts[key] = ", ".join(parts)
+        values: dict[str, str] = {}
+        for name in tables.metrics(*key[:2]):
+            if (score := tables.scores.get((*key, name))) is not None:
+                values[name] = f"{figure_text(score.mean, name)}{'' if score.n == counts['cases'] else f' (n={score.n})'}"
+        found = aggregates.get(key, {})
+        for name in sorted(found, key=lambda name: name.rpartition("_")[0] not in values):
+            values.setdefault(name, figure_text(found[name], name))
+        gated = [name for name in tables.gated(*key[:2]) if name in values]
+        texts[key] = _listed({name: values[name] for name in (*gated, *values)})
     return texts
+
+
+def _listed(values: Mapping[str, str]) -> str:
+    parts = [f"{terminal_text(name, 30)} {value}" for name, value in [*values.items()][:NUM_SCORES]]
+    return ", ".join([*parts, *([f"{len(values) - NUM_SCORES} more in report.md"] if len(values) > NUM_SCORES else [])])
+
+
+def _aggregates(tables: RunTables) -> dict[tuple[str, ...], dict[str, float]]:
+    """Return the aggregates by eval, test and engine; the test of an average over a suite is ""."""
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    for entry in entries_of(tables.run.get("aggregates")):
+        key, value = tuple(str(entry.get(name) or "") for name in ("eval", "test", "engine")), entry.get("value")
+        if isinstance(value, (int, float)) and abs(value) <= sys.float_info.max:
+            found.setdefault(key, {})[str(entry.get("metric") or "")] = value
+    return found
+
+
+def suite_lines(tables: RunTables) -> Iterator[str]:
+    """Yield "suite math on hf:base: acc_macro 0.612, acc_micro 0.598" for the averages over evals."""
+    for (suite, test, engine), values in _aggregates(tables).items():
+        if not test and suite not in tables.evals.names:
+            shown = _listed({name: figure_text(value, name) for name, value in values.items()})
+            yield f"suite {terminal_text(suite, 80)} on {terminal_text(engine, 80)}: {shown}"
 
 
 def _column_widths(lines: Sequence[Sequence[str]], columns: int) -> list[int]:

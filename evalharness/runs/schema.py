@@ -64,6 +64,8 @@ class Generation(TypedDict, total=False):
     """How the answer was begun. Absent where it was not."""
     join: str
     """"text" where prompt and response were tokenised as one; absent where they were joined as ids."""
+    is_greedy: bool
+    """Whether a given response is what greedy decoding gives; absent where that was not asked."""
     hidden: list[str]
     """Names of the secrets that stood in the answer and were hidden: it is not judged again. Absent where there were none."""
 

@@ -7,7 +7,7 @@ is right.
 from __future__ import annotations
 
 from evalharness.scores.anls import anls, anls_corrected
-from evalharness.scores.averages import all_of, macro_over
+from evalharness.scores.averages import all_of, macro_over, with_draws
 from evalharness.scores.choices import CHOICE_DIRECTIONS, ChoiceScores, choice_aggregates, choice_request, choice_scores
 from evalharness.scores.exact_match import exact_match
 from evalharness.scores.grounding import boxes_in, iou
@@ -18,11 +18,13 @@ from evalharness.scores.mathematics import MathVerdict, math_equal, math_verify
 from evalharness.scores.ocr import ocr_contains
 from evalharness.scores.perplexity import PERPLEXITY_DIRECTIONS, document_request, perplexity_aggregates, perplexity_scores
 from evalharness.scores.relaxed_accuracy import relaxed_accuracy, relaxed_accuracy_corrected
+from evalharness.scores.targets import TARGET_DIRECTIONS, target_aggregates, target_scores
 from evalharness.scores.vqa import vqa_accuracy
 
 __all__ = [
     "CHOICE_DIRECTIONS",
     "PERPLEXITY_DIRECTIONS",
+    "TARGET_DIRECTIONS",
     "ChoiceScores",
     "InstructionsFollowed",
     "MathVerdict",
@@ -50,7 +52,10 @@ __all__ = [
     "perplexity_scores",
     "relaxed_accuracy",
     "relaxed_accuracy_corrected",
+    "target_aggregates",
+    "target_scores",
     "ter",
     "translation",
     "vqa_accuracy",
+    "with_draws",
 ]

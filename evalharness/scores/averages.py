@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 Aggregating: TypeAlias = "Callable[[Sequence[Mapping[str, Any]]], dict[str, float]]"
 """What the marker's `aggregate` takes: rows of judged cases to metrics."""
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+DrawsFunction: TypeAlias = "Callable[[Sequence[Mapping[str, Any]], Any], Mapping[str, Sequence[float | None]]]"
+
+
+def with_draws(of_draws: DrawsFunction) -> Callable[[_Function], _Function]:
+    """Return a decorator for an `aggregate` with a faster way than to be called for each of the marker's `draws`.
+
+    `of_draws(rows, times)` gets how often each row is drawn, whole numbers `(rows, draws)`, and returns for each metric a value per draw,
+    None where there is none.
+    """
+
+    def decorate(aggregate: _Function) -> _Function:
+        vars(aggregate)["of_draws"] = of_draws
+        return aggregate
+
+    return decorate
 
 
 def macro_over(tag: str, *names: str) -> Aggregating:

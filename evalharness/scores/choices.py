@@ -69,6 +69,7 @@ def choice_scores(
       `acc_mutual_info`, with `unconditional`: the highest difference to it.
     - `p_right`: share of the right choices in the probability of all, TruthfulQA's mc2 if there are several. `confidence`: share of the
       choice that is taken. `brier_score`, where one choice is right: squared distance of the shares to the truth, 0…2.
+    - `exact_match`, where requests had `greedy=True`: greedy decoding gives a right choice.
     - `tied`: whether a right and a wrong choice share the highest sum, so that their order decides `acc`.
 
     `ContractValueError` for a gold that is no choice, an empty choice, and a result without a value for each token, or NaN.
@@ -97,19 +98,39 @@ def choice_scores(
     }
     if len(right) == 1:
         scores["brier_score"] = sum((share - (place in right)) ** 2 for place, share in enumerate(shares))
+    told = [result.is_greedy for result in results if isinstance(result, GenerationResult)]
+    if len(told) == len(choices) and None not in told:
+        scores["exact_match"] = float(any(told[place] for place in right))
     if unconditional:
         without = [_sum_of(result, choice) for result, choice in zip(unconditional, choices, strict=True)]
         scores["acc_mutual_info"] = float(_first_best([total - alone for total, alone in zip(sums, without, strict=True)]) in right)
     details = {
-        "choices": [
-            {"choice": choice, "nats": None if math.isinf(total) else -total, "share": share}
-            for choice, total, share in zip(choices, sums, shares, strict=True)
-        ],
+        "choices": [{**choice, "share": share} for choice, share in zip(scored_choices(results, choices, sums), shares, strict=True)],
         "picked": picked,
         "gold": sorted(right),
     }
     meant = " or ".join(repr(choices[place][:80]) for place in sorted(right))
     return ChoiceScores(scores, details, "" if picked in right else f"{choices[picked][:80]!r} is taken for the right {meant}")
+
+
+def scored_choices(results: Sequence[GenerationResult | float], choices: Sequence[str], sums: Sequence[float]) -> list[dict[str, Any]]:
+    """Return choices for a row's `details["choices"]`: the text that was scored, its log-probability in nats, and what else is known.
+
+    All writers of such lists share this form, and `export` reads it. "-inf" is an impossible choice, as JSON has no infinity. `context`,
+    where choices stand behind different prompts: its own.
+    """
+    entries = []
+    have_contexts = len({result.prompt_text for result in results if isinstance(result, GenerationResult)}) > 1
+    for result, choice, total in zip(results, choices, sums, strict=True):
+        entry: dict[str, Any] = {"text": choice, "logprob": "-inf" if math.isinf(total) else total}
+        if isinstance(result, GenerationResult):
+            entry["text"] = result.text or choice
+            if result.is_greedy is not None:
+                entry["is_greedy"] = result.is_greedy
+            if have_contexts:
+                entry["context"] = result.prompt_text
+        entries.append(entry)
+    return entries
 
 
 def _right_places(gold: int | str | Sequence[int], choices: Sequence[str]) -> frozenset[int]:

@@ -12,7 +12,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 from evalharness.api.errors import ConfigError, MissingDependency
 from evalharness.api.installing import missing_package
@@ -48,11 +48,34 @@ def confidences(generation: GenerationResult, num_boxes: int, tokenizer: Any) ->
     return found
 
 
-def average_precision(images: Iterable[tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]]) -> dict[str, float]:
+Images: TypeAlias = "Iterable[tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]]"
+"""Objects and detections of each image."""
+
+
+def average_precision(images: Images) -> dict[str, float]:
     """Return COCOeval's metrics of (objects, detections) per image; without those that no object bears on, such as a size.
 
     Objects have `label`, `bbox` (left, top, width, height in pixels), `area`, `iscrowd`; detections `label`, `bbox`, `score`.
     """
+    scorer = _evaluated(images)
+    if scorer is None:
+        return {}
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints tables
+        scorer.accumulate()
+        scorer.summarize()
+    return {name: float(value) for name, value in zip(METRICS, scorer.stats, strict=True) if value >= 0}
+
+
+def average_precision_of_draws(images: Images, times: Any) -> dict[str, list[float | None]]:
+    """Return the same metrics of draws of the images, a list each; `times`: how often each image is drawn, `(images, draws)`."""
+    from evalharness.scores.detection_draws import metrics_of_draws  # loads numpy
+
+    scorer = _evaluated(images)
+    return {} if scorer is None else metrics_of_draws(scorer, times)
+
+
+def _evaluated(images: Images) -> Any:
+    """Return a COCOeval that has matched the boxes of each image, None where there is no object."""
     try:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
@@ -70,7 +93,7 @@ def average_precision(images: Iterable[tuple[Sequence[Mapping[str, Any]], Sequen
         for each in detections:
             found.append({"image_id": image_id, "category_id": ids[each["label"]], "bbox": each["bbox"], "score": each["score"]})
     if not marks:
-        return {}
+        return None
     with contextlib.redirect_stdout(io.StringIO()):  # it prints tables
         truth = COCO()
         categories = [{"id": number, "name": label} for label, number in ids.items()]
@@ -82,6 +105,4 @@ def average_precision(images: Iterable[tuple[Sequence[Mapping[str, Any]], Sequen
             answers.createIndex()
         scorer = COCOeval(truth, answers, "bbox")
         scorer.evaluate()
-        scorer.accumulate()
-        scorer.summarize()
-    return {name: float(value) for name, value in zip(METRICS, scorer.stats, strict=True) if value >= 0}
+    return scorer

@@ -32,7 +32,7 @@ PERPLEXITY_DIRECTIONS: Mapping[str, str] = {
     **dict.fromkeys(("num_words", "num_bytes"), "none"),
 }
 """For the marker's `directions`."""
-_LARGEST_EXPONENT = 700.0
+LARGEST_EXPONENT = 700.0
 """Beyond it a float is infinite."""
 
 
@@ -66,5 +66,5 @@ def perplexity_aggregates(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]
     metrics = {"bits_per_byte": nats / num_bytes / math.log(2)} if num_bytes else {}
     for name, size in (("word_perplexity", words), ("byte_perplexity", num_bytes)):
         if size:
-            metrics[name] = math.exp(min(nats / size, _LARGEST_EXPONENT))
+            metrics[name] = math.exp(min(nats / size, LARGEST_EXPONENT))
     return metrics

@@ -16,12 +16,12 @@ import warnings
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from evalharness.api.errors import ConfigError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationResult
 from evalharness.api.scoring import ScoringRequest
+from evalharness.scores.choices import scored_choices
 from evalharness.tasks import DataWarning
 from evalharness.tasks.prompt_rows import Judgement, ScoredCase, known_logprobs, prompt_of, read_rows, scored_fields
 
@@ -70,22 +70,19 @@ def judge(right: GenerationResult, others: Sequence[GenerationResult]) -> Judgem
     among the others, too. `ConfigError` where a token has no log-probability: it would count as certain.
     """
     others = [other for other in others if other.text != right.text]
-    for result in (right, *others):
+    asked = (right, *others)
+    for result in asked:
         if not result.logprobs or None in result.logprobs:
             raise ConfigError(f"{result.text[:80]!r} cannot be weighed: nothing stands before its first token; give the text a beginning")
-    sums = [sum(known_logprobs(result)) for result in (right, *others)]
-    sizes = [(len(known_logprobs(result)), len(result.text.encode("utf-8", "surrogatepass"))) for result in (right, *others)]
+    sums = [sum(known_logprobs(result)) for result in asked]
+    sizes = [(len(known_logprobs(result)), len(result.text.encode("utf-8", "surrogatepass"))) for result in asked]
     per_token = [total / max(tokens, 1) for total, (tokens, _) in zip(sums, sizes, strict=True)]
     per_byte = [total / max(num_bytes, 1) for total, (_, num_bytes) in zip(sums, sizes, strict=True)]
     acc, by_byte, by_token = (float(values[0] > max(values[1:])) for values in (sums, per_byte, per_token))
     best = max(sums)
     share = math.exp(sums[0] - best) / sum(math.exp(total - best) for total in sums) if best > -math.inf else 0.0
     scores = {"acc": acc, "acc_per_byte": by_byte, "acc_per_token": by_token, "p_right": share}
-    details: dict[str, Any] = {
-        "choices": [
-            {"choice": result.text, "nats": None if math.isinf(total) else -total, "tokens": size[0]}
-            for result, total, size in zip((right, *others), sums, sizes, strict=True)
-        ]
-    }
+    scored = scored_choices(asked, [result.text for result in asked], sums)
+    details = {"choices": [{**choice, "tokens": size[0]} for choice, size in zip(scored, sizes, strict=True)]}
     picked = others[max(range(len(others)), key=lambda place: sums[place + 1])].text
     return Judgement(scores, details, "" if acc else f"{picked[:80]!r} is at least as likely as the right {right.text[:80]!r}")

@@ -19,7 +19,8 @@ from evalharness.api.requests import GenerationResult
 from evalharness.data import RowCase, cases_from
 from evalharness.data.finding import row_files
 from evalharness.data.text_files import read_json
-from evalharness.scores.detection import average_precision, confidences
+from evalharness.scores.averages import with_draws
+from evalharness.scores.detection import average_precision, average_precision_of_draws, confidences
 from evalharness.scores.grounding import boxes_in, iou
 from evalharness.tasks.dense.objects import patches_of, space_of
 from evalharness.tasks.prompt_rows import Judgement, none_in
@@ -96,10 +97,14 @@ def judge(
     return Judgement(scores, details, "" if f1 == 1 else problem)
 
 
+def _images(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, Any]]:
+    return ((row["details"]["objects"], row["details"]["detections"]) for row in rows)
+
+
+@with_draws(lambda rows, times: average_precision_of_draws(_images(rows), times))
 def aggregate(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return COCO's metrics of the rows: `AP`, `AP_50`, `AP_75`, by size, and recall at 1, 10 and 100 boxes."""
-    details = [row["details"] for row in rows]
-    return average_precision([(each["objects"], each["detections"]) for each in details])
+    return average_precision(_images(rows))
 
 
 def _num_hits(objects: Sequence[Mapping[str, Any]], detections: Sequence[Mapping[str, Any]]) -> int:

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.eval(
     request=request,
     options=GenerationOptions(max_new_tokens=2048, logprobs=True),
     aggregate=coco.aggregate,
+    draws=400,
     directions={"not_found": "lower", "unknown_labels": "lower"},
     optional=True,
 )

@@ -10,7 +10,7 @@ from evalharness.analysis.eval_functions import EvalFunctions, aggregate_rows
 from evalharness.analysis.statistics.aggregates import differences, draws_of, interval_of
 from evalharness.analysis.statistics.intervals import mean_intervals
 from evalharness.analysis.suites import suite_aggregates
-from evalharness.scores import all_of, macro_over
+from evalharness.scores import all_of, macro_over, with_draws
 
 
 def rows_of(values, groups=None, eval_name="a", **more):
@@ -69,6 +69,21 @@ def test_what_is_drawn_twice_has_a_name_of_its_own():
     draws = draws_of(rows_of(range(20), [f"g{number // 2}" for number in range(20)]), distinct, 100)["num"]
     assert 8 < sum(draws) / 100 < 12
     assert len(set(draws)) > 3
+
+
+def test_an_aggregate_may_compute_all_its_draws_at_once():
+    @with_draws(lambda rows, times: {"mean": times.T @ [row["scores"]["s"] for row in rows] / times.sum(axis=0)})
+    def at_once(rows):
+        return mean(rows)
+
+    rows = rows_of([number % 7 for number in range(40)], [f"g{number // 2}" for number in range(40)])
+    [one], [other] = (aggregate_rows([functions(aggregate=each, draws=100)], rows, []) for each in (mean, at_once))
+    assert one["draws"] == other["draws"]
+    assert (one["low"], one["high"]) == (other["low"], other["high"])
+    short = with_draws(lambda rows, times: {"mean": [0.0]})(lambda rows: mean(rows))
+    [entry] = aggregate_rows([functions(aggregate=short, draws=100)], rows, problems := [])
+    assert "low" not in entry
+    assert "of_draws must give a value for each of 100 draws, got 1 of 'mean'" in problems[0]
 
 
 def test_a_metric_that_draws_bias_keeps_its_value_within():

@@ -357,6 +357,9 @@ class TestSlices:
         refuse_unknown_slices([parse_gate("x[mission=b] >= 1"), parse_gate("x[site=west] >= 1")], tags, are_all=False)
         with pytest.raises(ConfigError, match="no case has the tag 'sites'; did you mean 'site'"):
             refuse_unknown_slices([parse_gate("x[sites=*] >= 1")], tags, are_all=False)
+        refuse_unknown_slices([parse_gate("x[mission=b] >= 1")], tags, are_all=False, declared=("site", "mission"))
+        with pytest.raises(ConfigError, match="no case has the tag 'kind'; tags here are: site, mission"):
+            refuse_unknown_slices([parse_gate("x[kind=*] >= 1")], tags, are_all=False, declared=("site", "mission"))
 
 
 class TestMeans:

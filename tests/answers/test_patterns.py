@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import threading
@@ -39,6 +40,29 @@ def test_usual_patterns_run_at_once_on_long_texts(pattern: str) -> None:
 @pytest.mark.parametrize("pattern", [r"(a+)+b", r"(a|a)*b", r"(a*)*", r"a*a*a*a*b", r"(?:a?){20}b", r"(x+x+)+y", r"(.*)\1b"])
 def test_patterns_with_many_ways_are_no_danger(pattern: str) -> None:
     assert BoundedPattern(pattern).steps("a" * LONG) > MAX_STEPS
+
+
+@pytest.mark.parametrize("pattern", [r"(?s).*#### ", r".+ is (\w+)", r"\s+$", r"([^#]*)####", r"(?m)[ \t]+$", r"^\s*(.*)"])
+def test_a_run_that_a_pattern_begins_with_is_tried_once(pattern: str) -> None:
+    bounded = BoundedPattern(pattern)
+    for text in ("a" * LONG, " " * LONG + "x", "a #### is b\n" + "a\n" * LONG):
+        assert bounded.steps(text) <= MAX_STEPS
+        bounded.replace(text)
+
+
+def test_searches_run_by_run_find_what_re_finds() -> None:
+    draw = random.Random(3)
+    begins = [".*", ".+?", "a*", "[ab]+", "[^b]*?", r"\s*", "(.*)", "(?:a+)", "((.+))", "(a*b)", r"(?P<x>\w{2,})", "b{3,}?"]
+    ends = ["a", ".", r"\n", "[^a]", "(a|b)", "b*", "c+", "(?=b)", "(?<=a)", "$", r"\b", "(?<!b)", "^"]
+    for _ in range(600):
+        pattern = draw.choice(["", "(?s)", "(?i)", "(?m)"]) + draw.choice(begins) + "".join(draw.choices(ends, k=draw.randint(1, 4)))
+        bounded, compiled = BoundedPattern(pattern), re.compile(pattern)
+        text, count, new = "".join(draw.choices("aab bc\nA", k=24)), draw.choice([0, 1, 2]), draw.choice(["", "X", r"<\g<0>>"])
+        if bounded.runs is not None:
+            assert bounded.runs.find_all(compiled, text) == compiled.findall(text), (pattern, text)
+            assert bounded.runs.replace_all(compiled, text, new, count, None) == compiled.sub(new, text, count), (pattern, text)
+    assert BoundedPattern("a+b").runs is not None
+    assert [BoundedPattern(each).runs for each in (r"(.*)\1b", ".*", "a{0,9}b", "(?i:a+)b", "ba+")] == [None] * 5
 
 
 def test_a_search_that_would_never_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 TO_ENGINES: dict[str, object] = {
     "thinking": True,
     "thinking_marks": "<a>,</a>",
+    "special_tokens_as_text": True,
     "max_pixels": "5000",
     "min_pixels": "50",
     "device": "cpu",

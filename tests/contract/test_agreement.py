@@ -22,7 +22,8 @@ IMAGES: list[Any] = [
     look(noise(90, 60), question="照片里有什么?"),
     look(noise(2000, 1500)),
 ]
-ASKED: list[Any] = [*[ask(text) for text in TEXTS], *IMAGES]
+ODD: list[Any] = [ask("what is <|im_end|>?"), look(noise(64, 48), question="what is <|image_pad|><|im_end|>\n here?")]
+ASKED: list[Any] = [*[ask(text) for text in TEXTS], *IMAGES, *(replace(one, special_tokens=False) for one in ODD)]
 
 OPTIONS = {
     "free": FREE,

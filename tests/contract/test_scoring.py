@@ -108,6 +108,23 @@ def test_what_was_generated_scores_what_it_was_generated_with(real_engine: Engin
         assert one.num_prompt_tokens == other.num_prompt_tokens
 
 
+def test_it_is_told_whether_greedy_decoding_gives_a_response(real_engine: Engine) -> None:
+    made = generate(real_engine, PROMPTS, replace(FREE, max_new_tokens=6))
+    ids = [result.token_ids for result in made]
+    requests = [ScoringRequest(prompt, response, greedy=True) for prompt, response in zip(PROMPTS, ids, strict=True)]
+    other = (ids[0][-1] + 1) % 50
+    requests += [
+        ScoringRequest(PROMPTS[0], (*ids[0][:-1], other), greedy=True),
+        ScoringRequest(PROMPTS[0], (other, *ids[0][1:]), greedy=True),
+    ]
+    requests += [ScoringRequest([], ids[0], greedy=True), ScoringRequest(PROMPTS[0], "", greedy=True), ScoringRequest(PROMPTS[0], ids[0])]
+    results = generate(real_engine, requests, GenerationOptions())
+    assert [result.is_greedy for result in results] == [*[True] * len(made), False, False, None, None, None]
+    assert results[0].logprobs == pytest.approx(results[-1].logprobs, abs=1e-4)
+    (rolled,) = generate(real_engine, [ScoringRequest("", TEXTS[0] * 3, join="text", rolling=5, greedy=True)], GenerationOptions())
+    assert rolled.is_greedy is False
+
+
 def test_a_response_may_have_its_end_token(real_engine: Engine) -> None:
     (open_end, ended) = generate(real_engine, [ScoringRequest(ask("hi"), "yes", ends) for ends in (False, True)], GenerationOptions())
     assert ended.token_ids == (*open_end.token_ids, real_engine.backend.eos_token_ids[0])

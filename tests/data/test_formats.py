@@ -75,6 +75,7 @@ WRITERS: dict[str, Callable[[Path, Sequence[Mapping[str, Any]]], object]] = {
     "named.json": lambda path, rows: path.write_text(json_text({"version": 1, "notes": ["x"], "data": rows}), "utf-8"),
     "keyed.json": lambda path, rows: path.write_text(json_text({f"k{i}": row for i, row in enumerate(rows)}), "utf-8"),
     "a.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress("\n".join(map(json_text, rows)).encode())),
+    "a.jsonl.zst": lambda path, rows: path.write_bytes(pa.compress("\n".join(map(json_text, rows)).encode(), "zstd", asbytes=True)),
     "a.tar": write_tar,
     "a.csv": write_csv,
     "a.tsv": write_csv,
@@ -117,6 +118,7 @@ DAMAGED: dict[str, tuple[bytes | None, str]] = {
     "a.parquet": (None, "a.parquet cannot be read, it is damaged or cut off"),
     "file.arrow": (None, "file.arrow cannot be read"),
     "a.jsonl.gz": (None, "a.jsonl.gz cannot be read, it is damaged or cut off"),
+    "a.jsonl.zst": (None, "a.jsonl.zst cannot be read, it is damaged or cut off: Truncated"),
     "a.tar": (None, "a.tar cannot be read, it is damaged or cut off"),
     "a.json": (None, "a.json is not JSON"),
     "a.jsonl": (b'{"q": 1}\n\n{"q": 2\n', "a.jsonl:3 is not JSON"),
@@ -200,15 +202,66 @@ def test_a_tar_of_images_is_read_in_place_and_no_pickle_is_loaded(tmp_path: Path
     assert not (tmp_path / "sprung").exists()
 
 
+PACK: dict[str, Callable[[bytes], Any]] = {".gz": gzip.compress, ".zst": lambda content: pa.compress(content, "zstd", asbytes=True)}
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"), [("a.jsonl", b""), ("a.json", b"["), ("a.csv", b"q,n\n"), ("a.tar", tar_of([("1.json", b"1" * 10**6)])[:512])]
+)
+@pytest.mark.parametrize("packed", PACK)
+def test_a_small_file_does_not_unpack_to_a_huge_one(
+    name: str, begins: bytes, packed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{name}{packed}").write_bytes(PACK[packed](begins + b" " * 2_000_000))
+    monkeypatch.setattr("evalharness.data.unpacked._ALWAYS_ALLOWED", 500_000)
+    with pytest.raises(
+        ConfigError, match=rf"{name}\{packed} unpacks to more than 0 MB, which is over 200 times its size; if that is meant"
+    ):
+        list(read_rows(data_dir=tmp_path / f"{name}{packed}"))
+
+
+@pytest.mark.parametrize("at_once", [1, 5, 100])
+def test_a_json_list_is_read_a_few_elements_at_a_time(at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evalharness.data.text_files._AT_ONCE", at_once)
+    path = written(tmp_path, "a.json")
+    cases = list(cases_from("a.json")(tmp_path))
+    assert [{**case.row, "__file__": None} for case in cases[::-1]] == [{**row, "__file__": None} for row in ROWS[::-1]]
+    whole = path.read_text("utf-8-sig").rstrip()
+    for damaged, message in ((whole[:-5], "a.json is not JSON: "), (f"{whole} {{", "the file goes on behind its end at character")):
+        path.write_text(damaged, "utf-8")
+        with pytest.raises(ConfigError, match=message):
+            list(cases_from("a.json")(tmp_path))
+
+
+@pytest.mark.parametrize("column", ["json", "jpg"])
+def test_the_size_that_a_tars_header_claims_takes_no_memory(column: str, tmp_path: Path) -> None:
+    member = tarfile.TarInfo(f"1.{column}")
+    member.size = 1 << 40
+    (tmp_path / "a.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + b"{}" * 300)
+    with pytest.raises(ConfigError, match="a.tar cannot be read, it is damaged or cut off"):
+        list(read_rows("a.tar", data_dir=tmp_path))
+
+
 def test_objects_that_datasets_keeps_as_json_are_read(tmp_path: Path) -> None:
     kept = pa.array([['{"a": 1}', None], None], pa.list_(pa.string())).cast(pa.list_(pa.json_(pa.string())))
     pq.write_table(pa.table({"n": [1, 2], "kwargs": kept}), tmp_path / "a.parquet")
     assert [case.row["kwargs"] for case in cases_from("a.parquet", id="n")(tmp_path)] == [[{"a": 1}, None], None]
 
 
-def test_large_row_groups_are_read_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_images_alone_has_as_many_rows_as_images(tmp_path: Path) -> None:
+    kept = pa.table({"image": [PNG] * 5})
+    pq.write_table(kept, tmp_path / "a.parquet", row_group_size=2)
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_stream(file, kept.schema) as writer:
+        writer.write_table(kept, max_chunksize=2)
+    for name in ("a.parquet", "a.arrow"):
+        assert [row["image"].read() for row in read_rows(name, data_dir=tmp_path)] == [PNG] * 5
+
+
+@pytest.mark.parametrize("free_bytes", [1 << 40, 0])
+def test_large_row_groups_are_read_some_rows_at_a_time(free_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from evalharness.data import arrow_files
 
+    monkeypatch.setattr(arrow_files, "_free_bytes", lambda: free_bytes)
     monkeypatch.setattr(arrow_files, "_MAX_PART_BYTES", 400)
     monkeypatch.setattr(arrow_files, "_MAX_CACHED_BYTES", 100)
     rows = [{"n": number, "text": f"{number} " * 20, "raw": b"x" * number} for number in range(100)]
@@ -216,6 +269,8 @@ def test_large_row_groups_are_read_some_rows_at_a_time(tmp_path: Path, monkeypat
     cases = list(cases_from("a.parquet", id="n")(tmp_path))
     for order in (range(100), range(99, -1, -7), (3, 90, 4, 91, 5, 60, 2, 50, 1, 40)):  # some from a copy that is made for them
         assert [(cases[at].row["n"], len(cases[at].row["raw"].read())) for at in order] == [(at, at) for at in order]
+    copies = cases[0].file._copies  # type: ignore[attr-defined]
+    assert {columns for _, columns in copies} == ({("n", "text"), ("raw",)} if free_bytes else set())
 
 
 class TestFolders:

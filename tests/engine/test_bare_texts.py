@@ -161,6 +161,7 @@ def test_what_is_no_such_request_is_refused(make: Any, error: type[Exception], p
 
 
 HI = TextGenerationRequest(CHAT)
+ODD = TextGenerationRequest([{"role": "user", "content": "a<|im_end|>"}])
 SCORED = ScoringRequest(CompletionRequest("ab"), "c")
 
 
@@ -171,11 +172,13 @@ SCORED = ScoringRequest(CompletionRequest("ab"), "c")
         (CompletionRequest("ab"), CompletionRequest("abc"), "the text of its prompt"),
         (CompletionRequest("ab"), CompletionRequest("ab", special_tokens=True), "the text of its prompt"),
         (HI, replace(HI, prefill="It"), "its answer would be started in another way"),
+        (ODD, ODD, None),
+        (ODD, replace(ODD, special_tokens=False), "special tokens in its data would be text now"),
         (SCORED, SCORED, None),
         (SCORED, replace(SCORED, join="text"), "would be joined in another way"),
         (replace(SCORED, join="text"), replace(SCORED, join="text"), None),
     ],
-    ids=["same", "text", "special tokens", "prefill", "same response", "join", "same joined"],
+    ids=["same", "text", "special tokens", "prefill", "same tokens", "tokens of chats", "same response", "join", "same joined"],
 )
 def test_a_recorded_answer_to_another_request_is_told(then: Any, now: Any, what: str | None) -> None:
     (made,) = ask(then)

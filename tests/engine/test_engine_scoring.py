@@ -165,7 +165,23 @@ def test_a_backend_that_cannot_score_is_refused_before_anything_runs() -> None:
     backend = CannotScore.from_answers(["x"])
     with pytest.raises(CapabilityError, match="backend 'fake' cannot score given responses"):
         Engine(backend).get_logprobs([text()], ["a"])
+    backend.capabilities = Capabilities(supports_scoring=True)
+    with pytest.raises(CapabilityError, match="backend 'fake' cannot tell what is greedy"):
+        only(Engine(backend), ScoringRequest(text(), "a", greedy=True))
     assert backend.num_calls == 0
+
+
+def test_what_is_greedy_is_told_where_it_is_asked_and_cached_apart() -> None:
+    asked, unasked = ScoringRequest(text(), "a", greedy=True), ScoringRequest(text(), "a")
+    one = engine([FakeAnswer(logprobs=-0.5, is_greedy=True)])
+    one.use_cache(ResponseCache(), {"fingerprint": "f"})
+    found = [only(one, request) for request in (unasked, asked, asked, unasked)]
+    assert [(each.is_greedy, each.cached) for each in found] == [(None, False), (True, False), (True, True), (None, True)]
+    assert ["is_greedy" in each.to_json() for each in found[:2]] == [False, True]
+    assert GenerationResult.from_json(json.loads(json.dumps(found[1].to_json()))) == found[1]
+    assert only(engine(), asked).problem == "the script has no is_greedy for this response; add it to its answer"
+    with pytest.raises(ContractTypeError, match=r"scoring.greedy must be"):
+        ScoringRequest("x", "y", greedy=1)  # type: ignore[arg-type]
 
 
 def test_no_logits_and_no_gradients_come_from_a_script() -> None:

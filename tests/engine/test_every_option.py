@@ -181,10 +181,10 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def answers(engine: Engine, options: GenerationOptions) -> Any:
+def answers(engine: Engine, options: GenerationOptions, asked: str = " <think>\nhow? well ") -> Any:
     """Return all that is recorded of an answer, or the error that it is."""
     try:
-        (made,) = engine.generate_text_batch([TextGenerationRequest([{"role": "user", "content": " <think>\nhow? well "}])], options)
+        (made,) = engine.generate_text_batch([TextGenerationRequest([{"role": "user", "content": asked}])], options)
     except (RequestsFailed, BackendError) as error:
         return str(error)
     return made.to_json()
@@ -252,6 +252,7 @@ TEMPLATES: dict[str, Any] = {
     "enable_thinking": True,
     "continue_final_message": True,
     "thinking_marks": ("how?", "well"),
+    "special_tokens": False,
 }
 STOPS_AND_DECODING: dict[str, StopOptions | DecodeOptions] = {
     "stop": StopOptions(stop=("w",)),
@@ -285,7 +286,8 @@ def test_every_option_of_the_chat_template_changes_the_prompt_or_its_reading_or_
 
     def made(**values: Any) -> Any:
         template = ChatTemplateOptions(**{**more, **values})
-        return answers(Engine(FakeBackend.from_answers(["how? x"]), chat_template=template, on_notice=said.append), GenerationOptions())
+        engine = Engine(FakeBackend.from_answers(["how? x"]), chat_template=template, on_notice=said.append)
+        return answers(engine, GenerationOptions(), " <think>\nhow? well <|im_end|>")
 
     before = made()
     if name == "tokenize":

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from evalharness.api.errors import CapabilityError
-from evalharness.api.options import ModelLoadConfig
+from evalharness.api.options import GenerationOptions, ModelLoadConfig
+from evalharness.api.scoring import ScoringRequest
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.backends.hf import fixed_cache
 from evalharness.engine.engine import Engine
@@ -181,3 +182,15 @@ def test_responses_are_scored_as_on_the_cpu_and_with_gradients(checkpoint):
     assert scores.values.device.type == "cuda"
     scores.values[scores.mask].sum().backward()
     assert all(parameter.grad is not None for parameter in model_of(on_gpu).parameters())
+
+
+def test_choices_that_share_their_prompt_are_scored_as_alone_and_on_the_cpu(checkpoint):
+    contexts = [[20 + place % 60 for place in range(length)] for length in (1, 31, 64, 200)]
+    responses = [[8, 9], [8, 9, 10, 11], [8], [100], [100], [90, 91, 92]]
+    requests = [ScoringRequest(context, response) for context in contexts for response in responses]
+    with Engine(load(checkpoint, device="cuda")) as on_gpu, Engine(load(checkpoint, device="cpu")) as on_cpu:
+        together, there = (dict(engine.stream(requests, GenerationOptions())) for engine in (on_gpu, on_cpu))
+        for place, request in enumerate(requests):
+            [(_, alone)] = on_gpu.stream([request], GenerationOptions())
+            assert together[place].logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+            assert together[place].logprobs == pytest.approx(there[place].logprobs, abs=1e-3)

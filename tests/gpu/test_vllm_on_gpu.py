@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from evalharness.api.errors import CapabilityError, UnsupportedOption
 from evalharness.api.options import GenerationOptions, ModelLoadConfig, VllmEngineOptions
 from evalharness.api.requests import TextGenerationRequest, TokenGenerationRequest
+from evalharness.api.scoring import ScoringRequest
 from evalharness.api.structured_output import StructuredOutput
 from evalharness.api.thinking import DEFAULT_MARKS, ThinkingBudget
 from evalharness.backends.vllm._internals import knows_thinking, uses_v2_runner
@@ -31,6 +32,9 @@ from tests.backends.hf_models import make_text_checkpoint
 from tests.backends.live_models import state_dict
 from tests.backends.vllm.test_processes import Script
 from tests.backends.vllm_models import make_checkpoint, plan
+
+if TYPE_CHECKING:
+    from evalharness.backends.vllm.backend import VllmBackend
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CHECKPOINTS = FIXTURES / "checkpoints"
@@ -227,6 +231,36 @@ def test_what_was_generated_is_scored_alike(sleeper: Engine) -> None:
     [made] = sleeper.generate_token_batch([PROMPT], options)
     [scored] = sleeper.get_logprobs([list(PROMPT.prompt_token_ids)], [list(made.token_ids)]).rows()
     assert scored == pytest.approx(list(made.logprobs or ()), abs=0.1)  # bfloat16: one pass over all rounds otherwise than one by one
+
+
+def test_choices_that_share_their_prompt_are_scored_as_without_sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, compiled, in the runner that a GPU has: contexts around the border of a block, twice, so that all was read before."""
+    contexts = [[100 + (7 * place + length) % 90 for place in range(length)] for length in (15, 16, 17, 31, 32, 33, 70)]
+    responses = ([60, 61], [60, 61, 62] * 20, [60, 61], [63], [64, 65, 66] * 12)
+    requests = [ScoringRequest(context, response) for context in contexts for response in responses]
+    values = ModelLoadConfig(str(make_text_checkpoint(tmp_path / "text")), torch_dtype="float32")
+    for engine in cold(values, max_num_seqs=64, max_model_len=256):
+        shared, alone = scored_with_and_without_sharing(engine, requests, monkeypatch)
+        for place, request in enumerate(requests):
+            assert len(alone[place].logprobs) == len(request.response)
+            for found in shared:
+                assert found[place].logprobs == pytest.approx(alone[place].logprobs, abs=2e-3)  # seen: 3e-4 at -8
+
+
+def scored_with_and_without_sharing(engine: Engine, requests: Sequence[ScoringRequest], patch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """Return what an engine gives twice while prompts are shared, which must have happened, and once without."""
+    backend = cast("VllmBackend", engine.backend)
+    assert backend._prefixes.is_possible
+    read: list[int] = []
+    keep = backend.work.keep
+    patch.setattr(backend.work, "keep", lambda num: (read.append(num or 0), keep(num)))
+    shared = [dict(engine.stream(requests, GenerationOptions())) for _ in range(2)]
+    assert sum(read) > 0
+    read.clear()
+    patch.setattr(backend._prefixes, "is_possible", False)
+    alone = dict(engine.stream(requests, GenerationOptions()))
+    assert sum(read) == 0
+    return shared, alone
 
 
 def test_sleep_gives_the_cards_memory_back_and_wakes_with_the_same_answers(sleeper: Engine) -> None:

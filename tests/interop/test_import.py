@@ -16,7 +16,7 @@ from evalharness.analysis.comparison.compare import compare
 from evalharness.analysis.comparison.sides import read_side
 from evalharness.api.errors import ConfigError, RecordError
 from evalharness.cli import main
-from evalharness.interop.inspect_log import read_inspect
+from evalharness.interop.inspect_log import _read, read_inspect
 from evalharness.interop.lm_eval import read_lm_eval
 from evalharness.runs.run_file import read_run, read_samples
 from tests.interop.samples import DATE, chosen, generated, inspect_log, inspect_sample, write_lm_eval
@@ -95,6 +95,39 @@ def test_a_file_of_lmms_eval_is_read_too(reports: Path) -> None:
     read = read_lm_eval([Path("logs")], "lmms-eval")
     assert (read.model, [task.name for task in read.tasks], read.tasks[0].samples[3].scores) == ("qwen", ["chartqa"], {"exact_match": 1.0})
     assert (read.tasks[0].samples[0].answers[0].prompt, read.tasks[0].samples[0].answers[0].text) == ("Q: 0 + 1?\nA:", "A: 4")
+
+
+LMMS = {"token_counts": [None], "doc_hash": "74234e98", "input": "What is 1?"}
+"""What every line has that lmms-eval 0.7.3 wrote of a task of five pictures of our own; the lines below are cut to what differs."""
+
+
+@pytest.mark.parametrize(
+    ("lines", "texts", "scores"),
+    [
+        ([{"filtered_resps": "A", "anls": 1.0, "submission": {"id": "q1"}}], ["A"], {"anls": 1.0}),
+        ([{"resps": "<think>hm</think>A", "filtered_resps": "A", "anls": 1.0}], ["<think>hm</think>A"], {"anls": 1.0}),
+        ([{"filtered_resps": ["A", "B"], "token_counts": [{"output_tokens": 1}], "anls": 0.5}], ["A", "B"], {"anls": 0.5}),
+        ([{"filtered_resps": "A 1", "anls": 0.0}, {"filtered_resps": "1", "anls": 1.0}], ["A 1"], {"anls@first": 0.0, "anls@digits": 1.0}),
+        ([{"filtered_resps": "A", "mme_score": {"category": "count", "score": 1.0}}], ["A"], {"mme_score": 1.0}),
+    ],
+    ids=["unfiltered", "thinking", "rounds", "two filters", "an object with the score"],
+)
+def test_what_lmms_evals_tracker_leaves_out_is_understood(
+    tmp_path: Path, lines: list[dict[str, Any]], texts: list[str], scores: dict[str, float]
+) -> None:
+    path = tmp_path / "20301130_093523_samples_tiny.jsonl"
+    path.write_text("".join(json.dumps({"doc_id": 1, "target": "1", **LMMS, **line}) + "\n" for line in lines), encoding="utf-8")
+    filters = {"filter_list": [{"name": "first"}, {"name": "digits"}]} if len(lines) > 1 else {}
+    numbers = {"anls_stderr,none": 0.2, "anls_stderr_clt,none": 0.2, "anls_stderr_clustered,none": 0.2, "submission,none": 0.25}
+    results = {"results": {"tiny": numbers}, "configs": {"tiny": filters}, "config": {"model": "dummy"}, "model_name": ""}
+    (tmp_path / "20301130_093523_results.json").write_text(json.dumps(results), encoding="utf-8")
+    read = read_lm_eval([tmp_path], "lmms-eval")
+    (sample,) = read.tasks[0].samples
+    assert (read.model, [answer.text for answer in sample.answers], sample.scores) == ("dummy", texts, scores)
+    assert {answer.prompt for answer in sample.answers} == {"What is 1?"}
+    assert sample.columns.get("category") == ("count" if "mme_score" in scores else None)
+    assert not any("stderr" in name for name in read.tasks[0].aggregates)
+    assert [answer.num_completion_tokens for answer in sample.answers] == ([1, None] if len(texts) > 1 else [None])
 
 
 def test_a_torn_last_line_is_left_out_and_any_other_named(tmp_path: Path) -> None:
@@ -200,6 +233,14 @@ def test_a_damaged_log_is_refused_wherever_the_damage_is(tmp_path: Path) -> None
             read_inspect([path])
 
 
+def test_a_log_that_unpacks_to_far_more_than_a_log_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_log(tmp_path / "x.eval", inspect_log([inspect_sample(1, "Paris", "C", events=[" " * 500_000])]))
+    assert not [name for sample in _read(path)["samples"] for name in sample if name == "events"]
+    monkeypatch.setattr("evalharness.interop.inspect_log._MOST_UNPACKED", 1000)
+    with pytest.raises(RecordError, match=r"x.eval would unpack to 5\d\d,\d\d\d bytes, [34]\d\d times its own: it is no log"):
+        read_inspect([path])
+
+
 def test_a_run_goes_out_and_comes_back(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lm_eval = write_lm_eval(Path("out"), {"gsm": GSM, "arc": ARC}, **RESULTS)
     first = run_import("lm-eval", lm_eval, run_id="a")
@@ -215,6 +256,16 @@ def test_a_run_goes_out_and_comes_back(reports: Path, capsys: pytest.CaptureFixt
         values = [[entry["value"] for entry in read_run(path)["aggregates"]] for path in (first, again)]
         assert values[0] == values[1]
     shutil.rmtree("lm-eval")
+    # A choice behind a prompt of its own keeps it, and whether one is greedy stays unknown where it was not told.
+    arc = [{**line, "arguments": {f"gen_args_{n}": {"arg_0": f"Q {n}", "arg_1": " a"} for n in range(3)}} for line in ARC]
+    arc[0]["resps"] = [[["-1.5", "True"]], [["-inf", "None"]], [["-2.0", "False"]]]
+    choices = read_lm_eval([write_lm_eval(Path("apart"), {"arc": arc})], "lm-eval").tasks[0].samples[0].details["choices"]
+    assert choices[1] == {"text": " a", "logprob": "-inf", "context": "Q 1"}
+    run_import("lm-eval", "apart", run_id="c")
+    assert main(["export", "c", "--format", "lm-eval", "--out", "again"]) == 0
+    (path,) = Path("again").rglob("samples_*.jsonl")
+    line = json.loads(path.read_text().splitlines()[0])
+    assert (line["arguments"], line["resps"]) == (arc[0]["arguments"], arc[0]["resps"])
     # "1" and "01", and a number beside names, are different cases; their documents must not be one.
     named = [inspect_sample(name, "Paris", value) for name, value in (("1", "C"), ("01", "I"), ("kenya", "C"), ("2", "I"))]
     run_import("inspect", write_log(Path("named.json"), inspect_log(named)), run_id="b")

@@ -13,7 +13,8 @@ import pytest
 
 from evalharness.api.errors import ConfigError
 from evalharness.cli import main
-from evalharness.interop.sql import TABLES, query
+from evalharness.interop.sql import _files, query
+from evalharness.interop.sql_process import TABLES, Limits, answer
 from tests.report.runs import gate, row, write_run
 
 pytest.importorskip("duckdb")
@@ -36,7 +37,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def asked(sql: str, runs: list[Path]) -> list[tuple[Any, ...]]:
-    return query(sql, runs, []).rows
+    """Return the rows, asked in this process."""
+    return [tuple(json.loads(row)) for row in told(sql, runs)["rows"]]
+
+
+def told(sql: str, runs: list[Path]) -> dict[str, Any]:
+    with _files(runs, []) as (samples, facts):
+        return answer(sql, list(map(str, samples)), list(map(str, facts)), Limits())
 
 
 def test_scores_of_all_runs_stand_in_one_table(runs: list[Path]) -> None:
@@ -89,8 +96,7 @@ def test_a_broken_line_leaves_its_run_out(tmp_path: Path) -> None:
 def test_all_else_is_closed_to_a_query(runs: list[Path], sql: str) -> None:
     (runs[0] / "secret.json").write_text('{"a": 1}')
     before = (runs[0] / "samples.jsonl").read_bytes()
-    with pytest.raises(ConfigError):
-        asked(sql.replace("{run}", str(runs[0])), runs)
+    assert told(sql.replace("{run}", str(runs[0])), runs)["problem"]
     assert (runs[0] / "samples.jsonl").read_bytes() == before
 
 
@@ -98,7 +104,28 @@ def test_ctrl_c_stops_a_query_that_would_never_end(runs: list[Path]) -> None:
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        asked("SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000000) c", runs)
+        query("SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000000) c", runs, [])
+
+
+@pytest.mark.parametrize(
+    ("sql", "limits", "problem"),
+    [
+        ("SELECT length(repeat('x', 4000000000))", {"timeout_s": 0.7}, "took more than 0.7 s and was ended; narrow it"),
+        ("SELECT length(repeat('x', 4000000000))", {"memory_gib": 0.5}, "takes more memory than it may have; narrow it .*--memory"),
+    ],
+    ids=["time, in a call that no interrupt ends", "memory, which DuckDB does not count"],
+)
+def test_a_query_has_limits_of_time_and_memory(runs: list[Path], sql: str, limits: dict[str, float], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        query(sql, runs, [], **limits)
+
+
+def test_a_long_line_is_read_and_too_large_an_answer_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [write_run(tmp_path / "long", [row("c0", text="x" * 17_000_000)])]
+    assert asked("SELECT length(text) FROM samples", runs) == [(17_000_000,)]
+    monkeypatch.setattr("evalharness.interop.sql_process.MAX_ANSWER_BYTES", 1 << 20)
+    assert "the answer has more than 1 MiB" in told("SELECT * FROM range(1000000)", runs)["problem"]
+    assert "takes more memory" in answer("SELECT list(range) FROM range(10000000)", [], [], Limits(1 << 25))["problem"]
 
 
 def test_a_link_out_of_a_run_is_not_followed(tmp_path: Path) -> None:

@@ -184,6 +184,14 @@ def test_choices_are_scored_behind_the_prompt_as_one_text() -> None:
         assert chat.choice_requests(case(row))[0].response == response
 
 
+def test_a_target_is_scored_behind_the_prompt_as_one_text() -> None:
+    row = {"text": "The sky is blue", "all": ["a", "b"]}
+    made = template("{{text.rpartition(' ')[0]}}", target="{{text.rpartition(' ')[2]}}")
+    assert made.ask_target(case(row)) == ScoringRequest(CompletionRequest("The sky is"), " blue", join="text", greedy=True)
+    with pytest.raises(ConfigError, match=r"must be one text, got \['a', 'b'\]; use ask_choices"):
+        template("{{text}}", target="all").ask_target(case(row))
+
+
 def test_a_case_that_is_no_row_gives_its_fields() -> None:
     assert text_for(template("{{id}}: {{reference.x}}")(Case(id="c", reference={"x": 1}))) == "c: 1"
 
@@ -235,6 +243,11 @@ def test_classes_come_equally_often() -> None:
     assert Counter(rare[int(shot[1:])]["kind"] for shot in shots_of(9, rare, k=5, balance="kind"))["even"] == 1  # all that there are
 
 
+@pytest.mark.parametrize(("number", "text"), [(4, "4"), (4.5, "4.5"), (-1, "-1")])
+def test_a_number_in_a_column_is_a_shots_answer_where_there_are_no_choices(number: float, text: str) -> None:
+    assert text_for(template("q", target="a", shots=few_shot([{"q": "x", "a": number}], 1))(case())).startswith(f"x {text}\n\n")
+
+
 def test_shots_may_be_written_otherwise_than_the_question() -> None:
     shots = few_shot(ROWS[1:2], 1, text="Solve {{q}}", target="{{a}}!", delimiter="\n--\n", target_delimiter=" => ")
     assert text_for(template("{{q}}", target="a", shots=shots)(case())) == "Solve 1+1? => 2!\n--\n0+0?"
@@ -247,6 +260,8 @@ def test_shots_may_be_written_otherwise_than_the_question() -> None:
         (lambda: template(3), ContractTypeError, r"template\.text must be Jinja, a column or a function of the row, got 3"),  # type: ignore[arg-type]
         (lambda: template("q", chat=1), ContractTypeError, r"template\.chat must be"),  # type: ignore[arg-type]
         (lambda: template("q", shots=ROWS), ContractTypeError, r"template\.shots must be a FewShot"),  # type: ignore[arg-type]
+        (lambda: template(doc_to_text="q"), ContractTypeError, r"template has no argument 'doc_to_text'; did you mean text\?"),  # type: ignore[call-arg]
+        (lambda: few_shot(ROWS, 1, sede=1), ContractTypeError, r"few_shot has no argument 'sede'; did you mean 'seed'\?"),  # type: ignore[call-arg]
         (lambda: few_shot(ROWS, -1), ContractValueError, r"few_shot\.k must be at least 0"),
         (lambda: few_shot(ROWS, 1, sampler="first"), ContractValueError, r"few_shot\.sampler is 'first'; did you mean 'first_n'\?"),  # type: ignore[arg-type]
         (lambda: few_shot(ROWS, 1, sampler="first_n", balance="kind"), ContractValueError, "balance draws, and sampler='first_n' does not"),

@@ -45,12 +45,17 @@ class RecordedModel(_Chats):
         super().__init__()
         self.texts: dict[str, str] = {}
         self.sums: dict[str, float] = {}
+        self.tokens: dict[str, tuple[int, tuple[int, ...]]] = {}
+        """How many tokens the prompt had, and those of the response that was scored."""
         for row in rows:
             for result in (row["generation"], *(one for step in row.get("steps") or () for one in step)):
-                if result["finish_reason"] == "scored":
-                    self.sums[result["prompt_text"] + result["text"]] = math.fsum(result["logprobs"])
+                is_scored = result["finish_reason"] == "scored"
+                asked = result["prompt_text"] + result["text"] * is_scored
+                self.tokens[asked] = result["num_prompt_tokens"], tuple(result["token_ids"]) if is_scored else ()
+                if is_scored:
+                    self.sums[asked] = math.fsum(result["logprobs"])
                 else:
-                    self.texts[result["prompt_text"]] = result["text"]
+                    self.texts[asked] = result["text"]
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Return the recorded sums."""
@@ -115,12 +120,14 @@ def asked_by_lm_eval(task: ConfigurableTask, *, as_chat: bool = False) -> list[t
     return model.requests
 
 
-def judged_by_lm_eval(task: ConfigurableTask, model: LM, *, as_chat: bool = False) -> tuple[list[dict[str, Any]], dict[str, float]]:
+def judged_by_lm_eval(
+    task: ConfigurableTask, model: LM, *, as_chat: bool = False, limit: int | None = None
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Return each item's metrics, `metric,filter` → value, in the order of the file, and the results over all."""
     name = task.config.task
     task.set_fewshot_seed(_FEWSHOT_SEED)  # it draws on and on from one generator
     chat = {"apply_chat_template": as_chat, "fewshot_as_multiturn": as_chat}
-    found = evaluate(model, {name: task}, log_samples=True, bootstrap_iters=0, **chat)
+    found = evaluate(model, {name: task}, limit, log_samples=True, bootstrap_iters=0, **chat)
     items: list[dict[str, Any]] = [{} for _ in {sample["doc_id"] for sample in found["samples"][name]}]
     for sample in found["samples"][name]:
         items[sample["doc_id"]] |= {f"{metric},{sample['filter']}": sample[metric] for metric in sample["metrics"]}

@@ -28,10 +28,37 @@ def test_a_gate_of_a_test_without_scores_is_refused(project: Project) -> None:
     assert "is on a score that the test never records. It can be on: pass_rate" in run.output
 
 
+ADDS = "pytestmark = pytest.mark.eval(cases=cases, request=ask, suite='math', aggregate=lambda rows: {'total': 1.0, 'f1_macro': 1.0})\n"
+
+
+@pytest.mark.parametrize(
+    ("gate", "told"),
+    [
+        ("totl >= 1", "is on what neither the test nor its eval records; did you mean 'total'? It can be on: right, f1_macro, math."),
+        ("low(f1_marco) >= 1", "did you mean 'f1_macro'?"),
+        ("p95(total) <= 1", "is about single cases, and total is one number over all cases"),
+        ("rihgt[parity=*] >= 1", "is on a score that the test never records; did you mean 'right'? It can be on: right, pass_rate"),
+        ("drop(rihgt) <= 1", "did you mean 'right'?"),
+        ("no_regression(right, rihgt)", "did you mean 'right'? It can be on: right, pass_rate, length_rate, empty_rate"),
+        ("no_regression(total)", "is about single cases"),
+        ("picked >= 1", "; details() has it, but gates are on what score() records."),
+    ],
+)
+def test_names_are_known_through_functions(project: Project, gate: str, told: str) -> None:
+    body = f"@pytest.mark.gate('{gate}')\ndef test_s(case, generation, score, details):\n"
+    body += "    judged = dict(right=1)\n    score(**judged)\n    details(picked=judged)\n"
+    run = project.write(test_a=eval_module(ADDS + body)).run_inline()
+    assert run.opened_no_run
+    assert told in " ".join(run.output.split())
+
+
 @pytest.mark.parametrize(
     "text",
     [
         pytest.param(AGGREGATED, id="aggregate"),
+        pytest.param(
+            AGGREGATED.replace("{'total': 1.0}", "dict([('total', 1.0)])").replace("aggregate", "suite='s', aggregate"), id="suite"
+        ),
         pytest.param(MARK + "@pytest.mark.gate('x >= 1')\ndef test_s(case, generation, score): score(**{'x': 1})\n", id="unpacked"),
         pytest.param(MARK + "@pytest.mark.gate('x >= 1')\ndef test_s(case, generation, score): (lambda s: s(x=1))(score)\n", id="passed"),
         pytest.param(
@@ -52,10 +79,12 @@ def test_what_the_code_does_not_tell_is_left_to_the_run(project: Project, text: 
 
 @pytest.mark.parametrize("mode", ["no-xdist", pytest.param("n2", marks=pytest.mark.slow)])
 def test_else_the_first_case_tells(project: Project, mode: str) -> None:
-    body = "@pytest.mark.gate('corect >= 0.9', 'x >= 0')\ndef test_s(case, generation, score): score(**{'correct': 1, 'x': 1})\n"
-    run = project.write(test_a=MARK + body).run(mode=mode)
+    scored = "def test_s(case, generation, score): score(**dict.fromkeys(map(str, ('correct', 'x')), 1))\n"
+    body = f"@pytest.mark.gate('corect >= 0.9', 'x >= 0')\n{scored}@pytest.mark.gate('ax_micro >= 0')\n{scored.replace('_s', '_t')}"
+    adds = "pytestmark = pytest.mark.eval(cases=cases, request=ask, aggregate=lambda rows: {str(len(rows)): 1})\n"
+    run = project.write(test_a=eval_module(adds + body)).run(mode=mode)
     told = (
         "evalharness: no score yet for the gate 'corect >= 0.9' of a::test_s; did you mean 'correct'? its first case recorded: correct, x\n"
     )
-    assert run.output.count(told) == 1
+    assert run.output.count("no score yet for") == run.output.count(told) == 1  # what nothing is near to, the aggregate may give
     assert run.output.index(told) < run.output.index("= evalharness =")

@@ -39,7 +39,7 @@ class TestGates:
         assert all(gate["passed"] for gate in run.facts["gates"])
 
     def test_a_metric_that_no_case_recorded_fails_and_names_those_there_are(self, project: Project) -> None:
-        unpacked = "@pytest.mark.gate('f1 >= 0')\ndef test_s(case, generation, score): score(**{'x': 1})\n"
+        unpacked = "@pytest.mark.gate('f1 >= 0')\ndef test_s(case, generation, score): score(**{case.id[:0] + 'x': 1})\n"
         run = project.write(test_a=MARK + unpacked).run_inline()
         assert run.exit_code == 1
         assert run.gate("f1 >= 0")["reason"] == "no case recorded 'f1'; recorded: x"

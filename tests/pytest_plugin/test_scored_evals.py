@@ -46,7 +46,7 @@ def check(found: Run) -> None:
     assert rows["choices/night"]["problem"].splitlines()[0] == "'White' is at least as likely as the right 'Black'"
     assert rows["choices/sky"]["generation"]["finish_reason"] == "scored"
     assert rows["choices/sky"]["generation"]["logprobs"] == [-0.5] * 4
-    assert rows["choices/grass"]["details"]["choices"][0] == {"choice": " green", "nats": 3.0, "tokens": 6}
+    assert rows["choices/grass"]["details"]["choices"][0] == {"text": " green", "logprob": -3.0, "tokens": 6}
     assert rows["perplexity/hello"]["scores"]["num_tokens"] == 7.0  # the end of an answer counts
     assert rows["perplexity/sea"]["scores"]["num_tokens"] == 6.0
     assert found.gate("acc >= 0.80")["value"] == pytest.approx(1 / 3)

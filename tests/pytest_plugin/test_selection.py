@@ -96,6 +96,12 @@ class TestStoppingEarly:
         hint = "--modle: did you mean '--model'? `pytest --help` lists every option"
         assert (hint in run.output, "did you mean" in run.output) == (("modle" in arguments[0],) * 2)
 
+    def test_an_option_of_lm_eval_says_what_to_write_instead(self, project: Project) -> None:
+        run = project.write(test_a=OUTCOMES).run("--tasks", "gsm8k", "--num_fewshot=5")
+        assert run.exit_code == pytest.ExitCode.USAGE_ERROR
+        assert "--num_fewshot: it stands in the eval: few_shot(FILES, k)" in run.output
+        assert "--tasks: name the evals' files: pytest evals/public/test_gsm8k.py" in run.output
+
     @pytest.mark.parametrize(
         "arguments",
         [("--hf-token=Zq81-correct-horse",), ("--hf-token", "Zq81-correct-horse"), ("--modle=https://me:Zq81-correct-horse@host/v1",)],

@@ -189,4 +189,15 @@ def test_the_verdict_is_one_word_and_its_reason(
 def test_what_a_template_leaves_out_is_one_finding_for_chats_of_all_lengths(tmp_path: Path) -> None:
     names = [[f"chat template: the tool turn ({place} of {count}) left out of the prompt" for place in (2, 3)] for count in range(3, 33)]
     samples = [row(f"case-{number}", generation=generation(text=str(number), ignored_options=each)) for number, each in enumerate(names)]
-    assert findings_of(tmp_path, samples) == ["hf:tiny: chat template: the tool turn left out of the prompt in 30 answers"]
+    assert findings_of(tmp_path, samples) == [
+        "hf:tiny: chat template: the tool turn left out of the prompt in 30 answers (case-0, case-1, case-2, …)"
+    ]
+
+
+def test_special_tokens_that_a_chats_data_holds_are_named_with_their_cases(tmp_path: Path) -> None:
+    read, kept = ([f"data: special token {token} {how}" for token in ("<s>", "<a>")] for how in ("read as a token", "kept as text"))
+    each = [read, read[:1], *[kept] * 10]
+    samples = [row(f"case-{place}", generation=generation(text=str(place), ignored_options=one)) for place, one in enumerate(each)]
+    assert findings_of(tmp_path, samples) == [
+        "hf:tiny read special tokens in the data of 2 answers (case-0, case-1), <s>, <a>; --special-tokens-as-text keeps them text"
+    ]

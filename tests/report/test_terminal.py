@@ -105,6 +105,18 @@ def test_many_scores_and_lines_are_cut_and_say_so(tmp_path: Path) -> None:
     assert lines_of(tmp_path, []) == ["EMPTY: no case was recorded; no gates were set"]
 
 
+def test_aggregates_follow_scores_but_for_those_of_gates_and_suites_have_a_line(tmp_path: Path) -> None:
+    place = {"eval": "stage_a", "test": "test_summary", "engine": "hf:tiny"}
+    values = {"ece": 0.1, "f1_macro": 0.4, "mcc": 0.3, "odd": "no number"}
+    entries = [{**place, "metric": name, "value": value} for name, value in values.items()]
+    entries += [
+        {**place, "eval": "all", "test": "", "metric": f"f1_{kind}", "value": 0.25, "members": ["stage_a"]} for kind in ("macro", "micro")
+    ]
+    lines = lines_of(tmp_path, rows(12, scores={"f1": 0.5}), aggregates=entries, gates=[gate(metric="mcc")], columns=160)
+    assert lines[1].endswith("  mcc 0.300, f1 0.500, f1_macro 0.400, ece 0.100")
+    assert lines[2] == "suite all on hf:tiny: f1_macro 0.250, f1_micro 0.250"
+
+
 @pytest.mark.parametrize(
     ("value", "width"), [("120", 120), ("", DEFAULT_COLUMNS), ("wide", DEFAULT_COLUMNS), ("²", DEFAULT_COLUMNS)], ids=ascii
 )

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from evalharness.api.errors import ContractValueError
 from evalharness.api.options import GenerationOptions
+from evalharness.api.requests import CompletionRequest, GenerationResult
+from evalharness.api.scoring import ScoringRequest
 from evalharness.engine.engine import Engine
-from evalharness.scores import choice_aggregates, choice_scores, document_request, perplexity_aggregates, perplexity_scores
+from evalharness.scores import (
+    choice_aggregates,
+    choice_scores,
+    document_request,
+    perplexity_aggregates,
+    perplexity_scores,
+    target_aggregates,
+    target_scores,
+)
 from tests.backends.hf_models import load
 
 pytestmark = [
@@ -23,19 +36,19 @@ METRICS = ("acc", "acc_norm", "acc_bytes", "brier_score", "mcc", "f1", "acc_mutu
 TEXTS = ["a", "bb", "čč", "no", "no", "a longer one", "數字"]
 
 
-def lm_eval_scores(choices: list[str], sums: list[float], gold: int | list[int]) -> dict[str, Any]:
+def lm_eval_scores(choices: list[str], sums: list[float], gold: int | list[int], told: Sequence[bool] = ()) -> dict[str, Any]:
     from lm_eval.api.task import ConfigurableTask
 
     task = SimpleNamespace(
         config=SimpleNamespace(process_results=None),
         OUTPUT_TYPE="multiple_choice",
-        _metric_fn_list=dict.fromkeys(METRICS if len(sums) > len(choices) else METRICS[:-1]),
+        _metric_fn_list=dict.fromkeys([*(METRICS if len(sums) > len(choices) else METRICS[:-1]), "exact_match"]),
         doc_to_choice=lambda doc: choices,
         doc_to_target=lambda doc: gold,
         multiple_input=0,
         multiple_target=int(isinstance(gold, list)),
     )
-    found: dict[str, Any] = ConfigurableTask.process_results(task, {}, [(total, False) for total in sums])
+    found: dict[str, Any] = ConfigurableTask.process_results(task, {}, list(zip(sums, told or [False] * len(sums), strict=True)))
     return found
 
 
@@ -60,6 +73,48 @@ def test_each_question_has_lm_evals_scores() -> None:
         plain = sums[:3]  # with mutual information lm-eval fails on several right ones
         assert choice_scores(plain, choices, several).scores["acc"] == lm_eval_scores(choices, plain, several)["acc"]
     assert num_tied > 10
+
+
+def test_greedy_choices_and_targets_have_lm_evals_scores() -> None:
+    from lm_eval.api.metrics import perplexity
+    from lm_eval.api.task import ConfigurableTask
+
+    draw, theirs, rows = random.Random(1), [], []
+    for choices, sums, gold in questions()[:100]:
+        told = [draw.random() < 0.4 for _ in choices]
+        results = [GenerationResult(c, c, "scored", logprobs=(s,), is_greedy=g) for c, s, g in zip(choices, sums, told, strict=False)]
+        for right in (gold, sorted({gold, 0})):
+            assert (
+                choice_scores(results, choices, right).scores["exact_match"]
+                == lm_eval_scores(choices, sums[:3], right, told)["exact_match"]
+            )
+        task = SimpleNamespace(
+            config=SimpleNamespace(process_results=None), OUTPUT_TYPE="loglikelihood", _metric_fn_list=dict.fromkeys(("perplexity", "acc"))
+        )
+        theirs.append(ConfigurableTask.process_results(task, {}, [(sums[0], told[0])]))
+        rows.append({"scores": target_scores(results[0])})
+        assert rows[-1]["scores"]["acc"] == theirs[-1]["acc"]
+    assert target_aggregates(rows)["perplexity"] == pytest.approx(perplexity([each["perplexity"] for each in theirs]))
+    with pytest.raises(ContractValueError, match=r"greedy=True"):
+        target_scores(GenerationResult("", "", "scored", logprobs=(-1.0,)))
+    impossible = target_scores(GenerationResult("", "", "scored", logprobs=(-math.inf,), is_greedy=False))
+    assert impossible == {"acc": 0.0, "num_nats": None, "impossible": 1.0}
+    assert target_aggregates([*rows, {"scores": impossible}]) == {}
+
+
+def test_what_is_greedy_is_so_to_lm_eval(hf_text_checkpoint) -> None:
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    model = HFLM(pretrained=str(hf_text_checkpoint), device="cpu", dtype="float32", batch_size=4)
+    with Engine(load(hf_text_checkpoint)) as engine:
+        made = engine.generate_text_batch([CompletionRequest("The river"), CompletionRequest("x y")], GenerationOptions(max_new_tokens=1))
+        pairs = [(prompt, answer.raw_text) for prompt, answer in zip(("The river", "x y"), made, strict=True) if answer.raw_text.strip()]
+        pairs += [("The river", " runs"), ("x y", " z")]
+        results = dict(engine.stream([ScoringRequest(*pair, join="text", greedy=True) for pair in pairs], GenerationOptions()))
+    theirs = model.loglikelihood([Instance("loglikelihood", {}, pair, 0) for pair in pairs], disable_tqdm=True)
+    assert [(results[place].is_greedy) for place in range(len(pairs))] == [is_greedy for _, is_greedy in theirs]
+    assert {is_greedy for _, is_greedy in theirs} == {True, False}
 
 
 def test_the_aggregates_are_lm_evals() -> None:

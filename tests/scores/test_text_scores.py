@@ -110,6 +110,10 @@ def test_the_edit_distance_is_a_distance(one: str, two: str, three: str) -> None
     assert edit_distance(one, three) <= edit_distance(one, two) + edit_distance(two, three)
 
 
+def test_long_answers_to_long_references_take_little_time() -> None:
+    assert edit_distance("ab" * 5_000, "ba" * 5_000) == 2  # 100 million cells one by one
+
+
 @pytest.mark.parametrize(
     ("prediction", "reference", "official", "corrected"),
     [

@@ -98,7 +98,7 @@ def test_sums_and_means_may_decide_otherwise():
         "p_right": pytest.approx(math.exp(-3) / (math.exp(-3) + math.exp(-2))),
     }
     assert judged.problem == "'Red' is at least as likely as the right 'Bluebird'"
-    assert judged.details["choices"] == [{"choice": "Bluebird", "nats": 3.0, "tokens": 3}, {"choice": "Red", "nats": 2.0, "tokens": 1}]
+    assert judged.details["choices"] == [{"text": "Bluebird", "logprob": -3.0, "tokens": 3}, {"text": "Red", "logprob": -2.0, "tokens": 1}]
 
 
 def test_the_likeliest_is_right_a_tie_wrong_and_impossible_choices_have_no_share():
@@ -107,7 +107,7 @@ def test_the_likeliest_is_right_a_tie_wrong_and_impossible_choices_have_no_share
     tie = choices.judge(scored("a", -1.0), [scored("b", -1.0)])
     assert (tie.scores["acc"], tie.scores["p_right"]) == (0.0, 0.5)
     impossible = choices.judge(scored("a", -math.inf), [scored("b", -math.inf)])
-    assert (impossible.scores["acc"], impossible.scores["p_right"], impossible.details["choices"][0]["nats"]) == (0.0, 0.0, None)
+    assert (impossible.scores["acc"], impossible.scores["p_right"], impossible.details["choices"][0]["logprob"]) == (0.0, 0.0, "-inf")
     assert choices.judge(scored("a", -1.0), [scored("b", -math.inf)]).scores["p_right"] == 1.0
 
 

@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from evalharness import GenerationResult
+from evalharness.analysis.eval_functions import EvalFunctions, aggregate_rows
+from evalharness.analysis.statistics.aggregates import draws_of
 from evalharness.api.errors import ConfigError, MissingData
 from evalharness.backends.fake import FakeTokenizer
-from evalharness.scores.detection import METRICS, average_precision, confidences
+from evalharness.scores.detection import METRICS, average_precision, average_precision_of_draws, confidences
 from evalharness.tasks import coco
 
 ROWS = Path(__file__).parents[2] / "fixtures" / "public" / "coco"
@@ -73,6 +76,49 @@ def test_metrics_are_those_of_pycocotools_on_the_file(tmp_path: Path) -> None:
     theirs = dict(zip(METRICS, scorer_of(path, found).stats, strict=True))
     assert 0.02 < ours["AP"] < 0.9
     assert ours == {name: pytest.approx(value) for name, value in theirs.items() if value >= 0}
+
+
+def drawn_images(num: int, labels: Sequence[str], draw: random.Random) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    images = []
+    for _ in range(num):
+        objects, found = [], []
+        for _ in range(draw.randint(0, 6)):
+            size = draw.choice([20, 60, 200])
+            box = [draw.uniform(0, 300), draw.uniform(0, 200), draw.uniform(4, size), draw.uniform(4, size)]
+            objects.append({"label": draw.choice(labels), "bbox": box, "area": box[2] * box[3], "iscrowd": int(draw.random() < 0.1)})
+            for label in draw.choices([objects[-1]["label"], "other"], k=draw.choice([0, 1, 2])):
+                moved = [value + draw.uniform(-0.1, 0.1) * min(box[2:]) for value in box]
+                found.append({"label": label, "bbox": moved, "score": draw.random()})
+        images.append((objects, found))
+    return images
+
+
+@pytest.mark.parametrize(("num", "labels"), [(3, "a"), (12, "abc")], ids=["few", "several categories"])
+def test_metrics_of_draws_are_those_of_pycocotools_on_the_drawn_images(num: int, labels: str) -> None:
+    images = drawn_images(num, labels, random.Random(num))
+    times = np.random.default_rng(num).poisson(1, (num, 5))
+    times[:, 0] = 0
+    ours = average_precision_of_draws(images, times)
+    for place, counts in enumerate(times.T):
+        drawn = [image for image, count in zip(images, counts, strict=True) for _ in range(count)]
+        theirs = average_precision(drawn) if drawn else {}
+        assert {name: values[place] for name, values in ours.items() if values[place] is not None} == pytest.approx(theirs)
+
+
+def test_aggregates_of_images_have_intervals() -> None:
+    images = drawn_images(30, "abc", random.Random(1))
+    rows = [
+        {"eval": "coco", "test": "test_o", "engine": "fake:x", "outcome": "pass", "case_id": str(number), "tags": {}, "group": None,
+         "scores": {}, "details": {"objects": objects, "detections": found}}
+        for number, (objects, found) in enumerate(images)
+    ]  # fmt: skip
+    evals = EvalFunctions("coco", "test_coco.py", None, coco.aggregate, None, None, None, draws=100)
+    problems: list[str] = []
+    entries = {entry["metric"]: entry for entry in aggregate_rows([evals], rows, problems)}
+    assert not problems
+    assert entries["AP"]["value"] == pytest.approx(average_precision(images)["AP"])
+    assert entries["AP"]["low"] < entries["AP"]["value"] < entries["AP"]["high"]
+    assert entries["AP_50"]["draws"][:3] == pytest.approx(draws_of(rows, coco.aggregate, 3)["AP_50"], rel=1e-4)
 
 
 def test_where_nothing_is_found_all_metrics_of_the_objects_are_0() -> None:

@@ -16,6 +16,8 @@ from evalharness.runs.judging import code_change
 
 JUDGING = ("references", "eval's code")
 """Fields of `Difference` that are about how answers were judged."""
+IMPORTED = ("lm-eval", "lmms-eval", "inspect")
+"""Backends of runs that `evalharness import` made."""
 SAME_TEXT_CASES = 3
 """From this many cases on, equal texts of two checkpoints are worth a warning."""
 _MAX_VALUE_CHARS = 80
@@ -125,6 +127,9 @@ def _of_sheets(base: Sheet, candidate: Sheet) -> Iterator[Difference]:
             is_grave=True,
             where=where,
         )
+    elif None in (base.options, candidate.options) and base.options != candidate.options:
+        silent = "base" if base.options is None else "candidate"
+        yield Difference("options", f"the {silent} does not say with which options it was asked{where}", False)
     elif base.options != candidate.options:
         yield from _of_facts({"options": base.options}, {"options": candidate.options}, is_grave=True, where=where)
     both = [case_id for case_id in candidate.cases if case_id in base.cases]
@@ -225,7 +230,9 @@ def check_comparable(base: Side, candidate: Side, *, anyway: bool, go_on: str) -
     common = [key for key in candidate.sheets if key in base.sheets]
     if not common:
         names = [", ".join(sorted("::".join(key) for key in side.sheets)) for side in (base, candidate)]
-        raise ComparisonError(f"the two runs have no test in common: the base has {names[0]}, the candidate {names[1]}")
+        is_imported = any(side.circumstances.get("backend") in IMPORTED for side in (base, candidate))
+        hint = "; import the other tool's samples with --like RUN, which names them as the cases of RUN that ask the same" * is_imported
+        raise ComparisonError(f"the two runs have no test in common: the base has {names[0]}, the candidate {names[1]}{hint}")
     if (base.source, base.engine) == (candidate.source, candidate.engine) and base.source:
         raise ComparisonError(f"base and candidate are the same: {base.label}; name another run, or another engine with RUN:ENGINE")
     all_differences = differences(base, candidate)

@@ -165,7 +165,7 @@ def line_of(row: Row) -> CaseLine:
     if outcome in JUDGED:
         rates = {name: float(BUILT_IN_METRICS[name].holds(row)) for name in RATES if BUILT_IN_METRICS[name].counts(row)}
         scores = {**rates, **{name: value for name, value in scores.items() if name not in RATES}}
-    prompt, reference = _prompt(row), row_reference(row)
+    prompt, reference = prompt_hash(row), row_reference(row)
     return CaseLine(
         outcome=outcome,
         scores=scores,
@@ -194,7 +194,7 @@ def _num_tokens(generations: Sequence[Generation]) -> int | None:
     return sum(counts) if counts and len(counts) == len(generations) else None
 
 
-def _prompt(row: Row) -> str | None:
+def prompt_hash(row: Row) -> str | None:
     """Return the hash of the prompt before any answer: later steps contain the checkpoint's own words."""
     steps = row.get("steps")
     first = steps[0] if isinstance(steps, list) and steps else None

@@ -43,6 +43,12 @@ def draws_of(rows: Sequence[Row], metrics_of: Callable[[list[Row]], Metrics], nu
     return {name: known + [None] * (num_draws - len(known)) for name, known in draws.items()}
 
 
+def times_of(rows: Sequence[Row], num_draws: int) -> Any:
+    """Return how often each row is in each of the same draws: whole numbers `(rows, draws)`."""
+    by_group = {name: _times(name, num_draws) for name in dict.fromkeys(map(_group_name, rows))}
+    return np.array([by_group[_group_name(row)] for row in rows]).reshape(len(rows), num_draws)
+
+
 def _group_name(row: Row) -> str:
     group = row.get("group")
     return f"case {row['eval']} {row['case_id']}" if group is None else f"group {group}"

@@ -9,71 +9,128 @@ the machine or the checkpoint.
 from __future__ import annotations
 
 import hashlib
-from array import array
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
-
-import numpy as np
+from heapq import nsmallest
+from itertools import groupby, islice
+from operator import itemgetter
+from types import TracebackType
+from typing import TypeAlias
 
 from evalharness.api.cases import Case
+from evalharness.api.temporary import no_room
+
+_DIGEST = 8
+_WRITTEN_AT_ONCE = 1024
+_CACHE_KIB = 8192
+_Row: TypeAlias = "tuple[bytes, bytes, bytes, int]"
+"""The digests of its tags, one after the other, of its group and of its id; and its position."""
+_Member: TypeAlias = "tuple[float, bytes, int]"
+"""The share of the set around it that comes before a case; the digest of its id, and its position."""
 
 
 class SpreadSample:
-    """Collects cases as numbers, 8 bytes a case for its id, its group and each of its tags, and then draws."""
+    """Collects cases, and then draws some. Digests of all of them lie in a temporary file, so memory holds no more than the sample.
+
+    SQLite sorts there; the file has no name. `ConfigError` where the disk is full.
+    """
 
     def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._shared = lru_cache(maxsize=4096)(self._number)  # of tags and groups, which many cases share
-        self._cases = array("Q")
-        self._levels: list[array[int]] = []
-        """One for each tag, and the last for the group: numbers of the sets of cases that agree in all so far."""
+        self._seed, self._num, self._unwritten = seed, 0, list[_Row]()
+        self._shared = lru_cache(maxsize=4096)(self._digest)  # of tags and groups, which many cases share
+        self._file = sqlite3.connect("", isolation_level=None)
+        for setting in ("journal_mode=OFF", "synchronous=OFF", "temp_store=FILE", f"cache_size=-{_CACHE_KIB}"):
+            self._file.execute(f"PRAGMA {setting}")
+        self._file.execute("CREATE TABLE cases (tags BLOB, grouped BLOB, id BLOB, position INTEGER PRIMARY KEY)")
+        self._file.execute("BEGIN")
+
+    def __enter__(self) -> SpreadSample:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._file.close()
 
     def add(self, case: Case) -> None:
         """Add the next case."""
         tags = tuple(case.tags.items())
-        own = self._number("case", case.id)
-        sets = [self._shared("tags", tags[:depth]) for depth in range(1, len(tags) + 1)]
-        while len(self._levels) <= len(tags):  # the first case, or one with more tags than those before it
-            self._levels.append(array("Q", self._levels[-1] if self._levels else ()))
-        sets += [sets[-1] if sets else 0] * (len(self._levels) - 1 - len(sets))
-        sets.append(own if case.group is None else self._shared("group", (tags, case.group)))
-        for level, number in zip(self._levels, sets, strict=True):
-            level.append(number)
-        self._cases.append(own)
+        own = self._digest("case", case.id)
+        path = b"".join([self._shared("tags", tags[:depth]) for depth in range(1, len(tags) + 1)])
+        self._unwritten.append((path, own if case.group is None else self._shared("group", (tags, case.group)), own, self._num))
+        self._num += 1
+        if len(self._unwritten) == _WRITTEN_AT_ONCE:
+            with _disk():
+                self._write()
 
-    def _number(self, kind: str, value: object) -> int:
+    def _write(self) -> None:
+        self._file.executemany("INSERT INTO cases VALUES (?, ?, ?, ?)", self._unwritten)
+        self._unwritten.clear()
+
+    def _digest(self, kind: str, value: object) -> bytes:
         text = f"{self._seed}\0{kind}\0{value!r}".encode("utf-8", "surrogatepass")
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+        return hashlib.blake2b(text, digest_size=_DIGEST).digest()
 
     def __len__(self) -> int:
-        return len(self._cases)
+        return self._num
 
-    def repeated(self) -> list[int]:
-        """Return the positions of cases whose id another case before them has."""
-        _, first = np.unique(np.frombuffer(self._cases, np.uint64), return_index=True)
-        return sorted(set(range(len(self._cases))) - set(first.tolist())) if len(first) < len(self._cases) else []
+    def repeated(self, num: int) -> list[int]:
+        """Return the positions of the first `num` cases whose id others behind them have."""
+        found = "SELECT min(position) FROM cases GROUP BY id HAVING count(*) > 1 ORDER BY 1 LIMIT ?"
+        with _disk():
+            self._write()
+            return [position for (position,) in self._file.execute(found, (num,))]
 
     def has(self, cases: Sequence[Case], positions: Sequence[int]) -> bool:
         """Return whether these are the cases that were added at these positions."""
-        return [self._number("case", case.id) for case in cases] == [self._cases[position] for position in positions]
+        ids = (self._file.execute("SELECT id FROM cases WHERE position = ?", (position,)).fetchone()[0] for position in positions)
+        return len(cases) == len(positions) and all(self._digest("case", case.id) == own for case, own in zip(cases, ids, strict=True))
 
     def draw(self, num: int) -> list[int]:
         """Return the sorted positions of at most `num` cases."""
-        numbers = np.frombuffer(self._cases, np.uint64)
-        shares = numbers / 2.0**64
-        for level in reversed(self._levels):
-            sets = np.frombuffer(level, np.uint64)
-            rank, size = _ranks(sets, shares, numbers)
-            shares = (rank + sets / 2.0**64) / size  # of the set around it: so much of it comes before this case
-        return sorted(np.lexsort((numbers, shares))[:num].tolist())
+        if num >= self._num:
+            return list(range(self._num))
+        with _disk():
+            self._write()
+            rows = self._file.execute("SELECT * FROM cases ORDER BY tags, grouped, id, position")
+            return sorted(position for _, _, position in _first(rows, num)[0])
 
 
-def _ranks(sets: np.ndarray, shares: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rank of each case in its set by share, from 0, and the size of the set."""
-    order = np.lexsort((numbers, shares, sets))
-    _, first, size = np.unique(sets[order], return_index=True, return_counts=True)
-    rank = np.empty(len(sets))
-    rank[order] = np.arange(len(sets)) - np.repeat(first, size)
-    sizes = np.empty(len(sets))
-    sizes[order] = np.repeat(size, size)
-    return rank, sizes
+@contextmanager
+def _disk() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise no_room(error) from error
+
+
+def _first(rows: Iterable[_Row], num: int, depth: int = 0, node: bytes = b"") -> tuple[list[_Member], int]:
+    """Return the first `num` of sorted rows that agree in so many tags, of which `node` is the digest; and the number of rows."""
+    sets = groupby(rows, lambda row: row[0][depth * _DIGEST : (depth + 1) * _DIGEST])
+    # Rows without a further tag are a set beside those that have one.
+    firsts = ((tag or node, _first(some, num, depth + 1, tag) if tag else _first_of_groups(some, num)) for tag, some in sets)
+    return _joined(firsts, num)
+
+
+def _first_of_groups(rows: Iterable[_Row], num: int) -> tuple[list[_Member], int]:
+    return _joined(((group, _first_of_group(some, num)) for group, some in groupby(rows, itemgetter(1))), num)
+
+
+def _first_of_group(rows: Iterator[_Row], num: int) -> tuple[list[_Member], int]:
+    members = [(0.0, own, position) for _, _, own, position in islice(rows, num)]
+    return members, len(members) + sum(1 for _ in rows)
+
+
+def _joined(sets: Iterable[tuple[bytes, tuple[list[_Member], int]]], num: int) -> tuple[list[_Member], int]:
+    """Return the first `num` members of sets, in each of which they are spread evenly, behind an offset that its digest draws."""
+    total = 0
+
+    def members() -> Iterator[_Member]:
+        nonlocal total
+        for digest, (first, size) in sets:
+            total += size
+            offset = int.from_bytes(digest, "big") / 2**64
+            for rank, (_, own, position) in enumerate(first):
+                yield (rank + offset) / size, own, position
+
+    return nsmallest(num, members()), total

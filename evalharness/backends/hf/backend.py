@@ -105,6 +105,7 @@ class HfBackend:
             supports_processed_logprobs=True,
             supports_entropies=True,
             supports_scoring=True,
+            supports_greedy_checks=True,
             supports_logits=True,
             structures=frozenset(STRUCTURES),
             supports_thinking_budget=True,

@@ -130,7 +130,16 @@ def _completion(row: Row, logits: torch.Tensor) -> BackendOutput:
         logprobs=(*unknown, *values.tolist()),
         image_grids=row.image_grids,
         entropies=entropies,
+        is_greedy=_is_greedy(row, logits) if row.prompt.asks_greedy else None,
     )
+
+
+def _is_greedy(row: Row, logits: torch.Tensor) -> bool | None:
+    """Return whether greedy decoding gives a row's response, None where there is nothing to tell it by."""
+    response = row.prompt.response_ids or ()
+    if not response or len(response) > logits.shape[0]:
+        return None
+    return bool(logits.argmax(dim=-1).tolist() == list(response))
 
 
 def _unusable(values: torch.Tensor) -> str:

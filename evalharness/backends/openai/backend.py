@@ -169,6 +169,7 @@ class OpenAIBackend:
             supports_logprobs=self._flavour.token_ids,
             supports_processed_logprobs=self._flavour.tempered_logprobs,
             supports_scoring=self._flavour.scores_prompts,
+            supports_greedy_checks=self._flavour.scores_prompts,
             structures=frozenset(self._flavour.structures),
             extra_options=frozenset(self._flavour.extras),
             vocab_size=self._vocab_size,

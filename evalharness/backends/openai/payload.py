@@ -94,7 +94,7 @@ class RequestWriter:
         `RequestError` for a prompt given as ids that would not be the same ones again after a way through text.
         """
         ids = self._flavour.token_ids and not as_text
-        if (prompt.given_as_ids or prompt.bare is not None) and not ids:
+        if (prompt.given_as_ids or prompt.bare is not None or prompt.kept is not None) and not ids:
             self._check_round_trip(prompt)
         body: dict[str, Any] = {"model": model, "prompt": list(prompt.token_ids) if ids else prompt.text}
         if prompt.plan.logprobs:
@@ -117,6 +117,11 @@ class RequestWriter:
             raise RequestError(
                 f"server {self._name!r} cannot go on with a message (prefill, continue_final_message) where there are images; leave it "
                 "out, or ask with --backend hf or vllm"
+            )
+        if prompt.kept is not None:
+            raise RequestError(
+                "a server renders messages with images itself, and would read special tokens in the data; ask with --backend hf or "
+                "vllm, or say special_tokens=True"
             )
         body: dict[str, Any] = {"model": model, "messages": _with_images(chat.messages, images)}
         if chat.tools:
@@ -219,7 +224,7 @@ def scoring_body(prompt: Prompt, model: str, *, has_adapter: bool = False) -> di
     return {
         "model": model,
         "prompt": token_ids,
-        "prompt_logprobs": 0,
+        "prompt_logprobs": int(prompt.asks_greedy),  # beside the token's own, so many of the most likely ones
         "max_tokens": 1,
         "n": 1,
         "stream": False,
@@ -241,10 +246,20 @@ def completion_of_response(answer: Any, prompt: Prompt) -> Completion:
         raise BackendError(f"the server gave {count} log-probabilities for {len(sent)} prompt tokens; is it a vLLM server?")
     start = len(prompt.token_ids)
     values = tuple(_value(entries[place], sent[place], place) for place in range(start, len(sent)))
-    return Completion(prompt.index, response, start, "given", values)
+    is_greedy = _are_greedy(entries, values, start) if prompt.asks_greedy and response and None not in values else None
+    return Completion(prompt.index, response, start, "given", values, is_greedy=is_greedy)
 
 
-def _value(entry: Any, token_id: int, place: int) -> float | None:
+def _are_greedy(entries: Sequence[Mapping[str, Any]], values: Sequence[float | None], start: int) -> bool:
+    """Return whether none of the most likely tokens is more likely than those that were scored, from the place `start` on."""
+    for place, value in enumerate(values, start):
+        others = [_value(entries[place], other, place) for other in entries[place]]
+        if any(other is not None and value is not None and other > value for other in others):
+            return False
+    return True
+
+
+def _value(entry: Any, token_id: int | str, place: int) -> float | None:
     if entry is None and place == 0:
         return None
     score = entry.get(str(token_id)) if isinstance(entry, Mapping) else None

@@ -176,6 +176,7 @@ class VllmBackend:
         self.capabilities = Capabilities(
             supports_vlm=self._vlm_problem is None,
             supports_scoring=True,
+            supports_greedy_checks=True,
             supports_token_watchers=True,
             structures=frozenset(STRUCTURES),
             supports_thinking_budget=True,
@@ -306,7 +307,10 @@ class VllmBackend:
         given = prompt.response_ids is not None
         how: dict[str, Any] = {"is_watched": bool(watching), "draft_ids": prompt.draft_ids if self._has_drafts else ()}
         reads = may_read and self._prefixes.may_read(prompt)
-        params = scoring_params(reads_prefix=reads) if given else sampling_params(prompt.plan, vocab_size=self._vocab_size, **how)
+        if given:
+            params = scoring_params(reads_prefix=reads, asks_greedy=prompt.asks_greedy)
+        else:
+            params = sampling_params(prompt.plan, vocab_size=self._vocab_size, **how)
         request_id = f"evalharness-{next(_request_numbers)}"
         if given and not prompt.has_images and (known := nothing_to_score(prompt, len(prompt.token_ids + (prompt.response_ids or ())))):
             return known

@@ -209,8 +209,8 @@ def _stopped_by(finish_reason: str | None, stop_reason: int | str | None) -> Lit
     return "plugin" if finish_reason == "repetition" else None
 
 
-def scoring_params(*, reads_prefix: bool = False) -> Any:
-    """Return `vllm.SamplingParams` that ask for the log-probability of each prompt token, and none of the others.
+def scoring_params(*, reads_prefix: bool = False, asks_greedy: bool = False) -> Any:
+    """Return `vllm.SamplingParams` that ask for the log-probability of each prompt token; `asks_greedy`: and of the most likely one.
 
     `reads_prefix`: what other requests have computed of the prompt is read, and has no log-probabilities.
     """
@@ -219,7 +219,8 @@ def scoring_params(*, reads_prefix: bool = False) -> Any:
 
     more = {"skip_reading_prefix_cache": False} if reads_prefix else {}
     kind = RequestOutputKind.FINAL_ONLY
-    return SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, ignore_eos=True, output_kind=kind, **more)
+    num = int(asks_greedy)  # its rank alone does not tell a token from an equal one
+    return SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=num, detokenize=False, ignore_eos=True, output_kind=kind, **more)
 
 
 def nothing_to_score(prompt: Prompt, num_tokens: int) -> Completion | None:
@@ -242,6 +243,7 @@ def completion_of_response(
         problem = f"vLLM gave {len(entries)} log-probabilities for {len(ids)} prompt tokens, of which {len(response)} were to be scored"
         return prompt.index, GenerationFailure("error", problem)
     values: list[float | None] = []
+    is_greedy: bool | None = True if prompt.asks_greedy and response else None
     for token_id, entry in zip(response, entries[len(entries) - len(response) :], strict=True):
         if entry is not None and token_id not in entry:
             return prompt.index, GenerationFailure("error", f"vLLM gave no log-probability of token {len(values)} of the response")
@@ -249,4 +251,8 @@ def completion_of_response(
         if value is not None and math.isnan(value):
             return prompt.index, GenerationFailure("error", f"vLLM gave no usable score (NaN) at token {len(values)} of the response")
         values.append(value)
-    return Completion(prompt.index, response, len(ids) - len(response), "given", tuple(values), image_grids)
+        if entry is None or value is None:
+            is_greedy = None
+        elif is_greedy:
+            is_greedy = all(other.logprob <= value for other in entry.values())
+    return Completion(prompt.index, response, len(ids) - len(response), "given", tuple(values), image_grids, is_greedy=is_greedy)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 
-from evalharness.cli.framework import PATH, RUN_CODES, command
+from evalharness.api.errors import ConfigError
+from evalharness.cli.completion import RUN
+from evalharness.cli.framework import PATH, RUN_CODES, command, find_run
 from evalharness.config import resolve
 from evalharness.config.sources import project_root
 
@@ -20,6 +22,7 @@ _TOOLS = ("lm-eval", "lmms-eval", "inspect")
     examples=[
         "evalharness import lm-eval results/my-model --run-id baseline",
         "evalharness import inspect logs/2030-01-01T00-00-00+00-00_arc_X.eval --gate 'choice >= 0.7'",
+        "evalharness import lm-eval out --like latest --score 'exact_match@strict-match=exact_match_strict'",
         "evalharness import lmms-eval logs/model --tag category --gate 'anls[category=*] >= 0.5' --baseline latest",
     ],
     exit_codes=RUN_CODES,
@@ -33,8 +36,23 @@ _TOOLS = ("lm-eval", "lmms-eval", "inspect")
 @click.option(
     "--gate", "gates", multiple=True, metavar="GATE", help="Gate of each task, as 'acc >= 0.7'; may be given several times (default: none)"
 )
+@click.option(
+    "--like", metavar="RUN", type=RUN, help="Name samples as the cases of this run that ask the same, to compare the two (default: none)"
+)
+@click.option(
+    "--score", "renamed", multiple=True, metavar="THEIRS=OURS", help="Another name for a score; may be given several times (default: none)"
+)
 @click.option("--baseline", metavar="NAME|PATH|latest", help="Baseline of gates that compare with one (default: none)")
-def import_(tool: str, files: tuple[Path, ...], column: str | None, tags: tuple[str, ...], gates: tuple[str, ...], **given: object) -> int:
+def import_(
+    tool: str,
+    files: tuple[Path, ...],
+    column: str | None,
+    tags: tuple[str, ...],
+    gates: tuple[str, ...],
+    like: str | None,
+    renamed: tuple[str, ...],
+    **given: object,
+) -> int:
     """Make a run of the samples that another tool has logged; needs no GPU and not the tool.
 
     FILE is a file of samples or of results of lm-eval or lmms-eval (--log_samples), a log of Inspect (.eval or .json), or a folder of them.
@@ -43,6 +61,7 @@ def import_(tool: str, files: tuple[Path, ...], column: str | None, tags: tuple[
     from evalharness.interop.imported import write_run  # numpy, so only where it is needed
     from evalharness.interop.inspect_log import read_inspect
     from evalharness.interop.lm_eval import read_lm_eval
+    from evalharness.interop.same_cases import name_as, rename_scores
     from evalharness.report.html.index_page import renew_index
     from evalharness.report.tables import load_tables
     from evalharness.report.writing import terminal_summary, write_reports
@@ -51,6 +70,9 @@ def import_(tool: str, files: tuple[Path, ...], column: str | None, tags: tuple[
     chosen = {name: str(value) for name, value in options.items() if value is not None}
     run = resolve(chosen, os.environ, project_root(Path.cwd()))
     read = read_inspect(files) if tool == "inspect" else read_lm_eval(files, tool)
+    rename_scores(read, dict(map(_pair, renamed)))
+    if like is not None:
+        name_as(read, find_run(like))
     done = write_run(read, run, column=column, tags=tags, gates=gates)
     tables = load_tables(Path(run.report_dir) / run.run_id)
     write_reports(tables)
@@ -60,3 +82,10 @@ def import_(tool: str, files: tuple[Path, ...], column: str | None, tags: tuple[
     for notice in read.notices:
         print(f"evalharness: {notice}", file=sys.stderr)
     return done["exit_code"]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    theirs, equals, ours = text.partition("=")
+    if not (theirs and equals and ours):
+        raise ConfigError(f"--score {text!r} is not THEIRS=OURS, such as 'exact_match@strict-match=exact_match_strict'")
+    return theirs, ours

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _OF_VERDICTS = frozenset(
     {
         *DECODING, "seed", "num_samples", "thinking", "thinking_marks", "plugin", "coordinates", "max_pixels", "min_pixels",
-        "fallback_backend",
+        "fallback_backend", "special_tokens_as_text",
     }
 )  # fmt: skip
 """What the run's verdicts were given under stays as it was; the tickets have no images."""

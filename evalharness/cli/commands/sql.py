@@ -32,8 +32,12 @@ _WIDEST = 60
 @click.argument("query", metavar="QUERY")
 @click.option("--run", "runs", multiple=True, metavar="RUN", help="Only this run; may be given several times (default: all)")
 @click.option("--report-dir", type=PATH, metavar="FOLDER", help="Report folder (default: the project's)")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), default=300, metavar="SECONDS", help="End the query then (default: 300)"
+)
+@click.option("--memory", type=click.FloatRange(min=0.25), default=4, metavar="GIB", help="Memory that it may take (default: 4)")
 @click.option("--format", "kind", type=click.Choice(["table", "csv", "jsonl"]), default="table", help="How to print it (default: table)")
-def sql(query: str, runs: tuple[str, ...], report_dir: Path | None, kind: str) -> int:
+def sql(query: str, runs: tuple[str, ...], report_dir: Path | None, timeout: float, memory: float, kind: str) -> int:
     """Ask all runs a question in SQL: samples, scores, runs, gates, aggregates, engines and speed are tables.
 
     DuckDB reads samples.jsonl and run.json where they lie. A query only reads, and sees nothing but the runs. Needs the extra sql.
@@ -43,7 +47,7 @@ def sql(query: str, runs: tuple[str, ...], report_dir: Path | None, kind: str) -
     folder = report_dir or report_folder()
     names = [find_run(word, quiet=True) for word in runs] or [folder / name for name in run_names(folder)]
     notes: list[str] = []
-    answer = ask(query, [path for path in names if (path / "run.json").is_file()], notes)
+    answer = ask(query, [path for path in names if (path / "run.json").is_file()], notes, timeout_s=timeout, memory_gib=memory)
     {"table": _print_table, "csv": _print_csv, "jsonl": _print_jsonl}[kind](answer)
     for note in notes:
         print(f"evalharness: {_cell(note, 300)}", file=sys.stderr)
@@ -57,9 +61,6 @@ def _cell(value: Any, most: int = _WIDEST) -> str:
 
 
 def _number(value: Any) -> str:
-    from evalharness.interop.sql import plain_value
-
-    value = plain_value(value)
     if isinstance(value, float):
         return f"{value:.6g}"
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
@@ -90,7 +91,5 @@ def _print_csv(answer: QueryResult) -> None:
 
 
 def _print_jsonl(answer: QueryResult) -> None:
-    from evalharness.interop.sql import plain_value
-
     for row in answer.rows:
-        print(json.dumps({name: plain_value(value) for name, value in zip(answer.columns, row, strict=True)}, allow_nan=False))
+        print(json.dumps(dict(zip(answer.columns, row, strict=True)), allow_nan=False))

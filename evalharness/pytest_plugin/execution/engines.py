@@ -327,7 +327,9 @@ def how_to_build(spec: EngineSpec, run: RunConfig) -> dict[str, Any]:
             adapter_dir=str(options["adapter_dir"]) if options["adapter_dir"] is not None else None,
         ),
         "chat_template": ChatTemplateOptions(
-            enable_thinking=run.thinking, thinking_marks=run.thinking_marks.partition(",")[::2] if run.thinking_marks else DEFAULT_MARKS
+            enable_thinking=run.thinking,
+            thinking_marks=run.thinking_marks.partition(",")[::2] if run.thinking_marks else DEFAULT_MARKS,
+            special_tokens=not run.special_tokens_as_text,
         ),
         "preprocess": VlmPreprocessOptions(max_pixels=options["max_pixels"], min_pixels=options["min_pixels"]),
         "fallback_backend": run.fallback_backend if run.fallback_backend != spec.backend else None,

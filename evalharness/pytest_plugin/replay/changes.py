@@ -124,6 +124,8 @@ def _difference(request: Request, made: GenerationResult) -> PromptChange | None
         return PromptChange("its answer would be started in another way now")
     if chat is None:
         return _without_chat(request, made)
+    if not chat.special_tokens and any(remark.endswith(" read as a token") for remark in made.ignored_options):
+        return PromptChange("special tokens in its data would be text now")
     texts = [*_texts(chat.messages), *(tool.name for tool in read_tools(chat.tools))]
     if any(text.strip() not in made.prompt_text for text in texts):
         return _OTHER_TEXT

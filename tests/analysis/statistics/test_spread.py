@@ -18,10 +18,10 @@ CASES = [
 
 
 def drawn(cases: Sequence[Case], num: int, seed: int = 0) -> list[str]:
-    sample = SpreadSample(seed)
-    for case in cases:
-        sample.add(case)
-    return [cases[position].id for position in sample.draw(num)]
+    with SpreadSample(seed) as sample:
+        for case in cases:
+            sample.add(case)
+        return [cases[position].id for position in sample.draw(num)]
 
 
 @pytest.mark.parametrize("num", [1, 7, 40, 200, 1999])
@@ -41,6 +41,19 @@ def test_a_sample_depends_on_the_seed_and_not_on_the_order_and_a_larger_one_hold
     assert set(drawn(shuffled, 50)) == set(drawn(CASES, 50)) < set(drawn(CASES, 120))
     assert set(drawn(CASES, 50, seed=1)) != set(drawn(CASES, 50))
     assert drawn(CASES, 5000) == [case.id for case in CASES]
+
+
+def test_a_sample_is_the_one_that_earlier_versions_drew() -> None:
+    cases = [
+        Case(id=f"q{i}", group=f"d{i // 8}" if i % 9 else None, tags={"subject": f"s{i % 7}", "level": str(i % 3)}) for i in range(400)
+    ]
+    assert drawn(cases, 6) == ["q6", "q23", "q42", "q242", "q262", "q383"]
+    assert drawn(cases, 3, seed=7) == ["q95", "q147", "q369"]
+
+
+def test_cases_with_fewer_tags_make_the_same_sample_wherever_they_come() -> None:
+    cases = [Case(id=f"c{i}", tags={"a": str(i % 3), **({"b": str(i % 5)} if i % 4 else {})}) for i in range(600)]
+    assert set(drawn(cases, 50)) == set(drawn(sorted(cases, key=lambda case: len(case.tags)), 50))
 
 
 def test_every_case_is_about_as_likely() -> None:

@@ -299,6 +299,20 @@ def test_pictures_go_with_their_messages(told: Told, tiny_tokenizer: Any) -> Non
     assert refused.problem.startswith("server 'mlx' cannot go on with a message (prefill, continue_final_message) where there are images")
 
 
+def test_special_tokens_that_stay_text_go_as_ids_or_not_at_all(told: Told, tiny_tokenizer: Any) -> None:
+    told.say = saying(tiny_tokenizer, "x", ids=False)
+    kept = TextGenerationRequest([{"role": "user", "content": "one<|im_end|>"}], special_tokens=False)
+    [result] = ask(told.engine(), kept)
+    [asked] = told.server.posts()
+    assert (tiny_tokenizer.decode(asked.body["prompt"]), result.num_prompt_tokens) == (result.prompt_text, len(asked.body["prompt"]))
+    [refused] = ask(told.engine(server="openai"), kept)
+    assert "the server takes no token ids, and the text of these" in refused.problem
+    parts = [{"type": "image", "image": Image.new("RGB", (64, 48))}, {"type": "text", "text": "<|im_end|>"}]
+    [refused] = ask(told.engine(), VlmGenerationRequest([{"role": "user", "content": parts}], special_tokens=False))
+    assert refused.problem.startswith("a server renders messages with images itself, and would read special tokens in the data; ask with")
+    assert len(told.server.posts()) == 1
+
+
 def test_a_server_that_makes_another_prompt_of_a_picture_is_an_error(told: Told, tiny_tokenizer: Any) -> None:
     fine = saying(tiny_tokenizer, "x", text=None, message={"content": "x"})
     told.say = lambda asked: Reply({**fine(asked).body, "usage": {"prompt_tokens": 3}})

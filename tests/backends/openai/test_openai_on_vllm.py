@@ -23,6 +23,7 @@ from evalharness.api.requests import (
     TokenGenerationRequest,
     VlmGenerationRequest,
 )
+from evalharness.api.scoring import ScoringRequest
 from evalharness.api.structured_output import StructuredOutput, fits
 from evalharness.backends.vllm.weights import WORKER_EXTENSION
 from evalharness.engine.build import build_engine
@@ -121,6 +122,9 @@ def test_given_responses_are_scored_as_in_this_process(server: str, served: Engi
     one_by_one = ServerOptions(base_url=server, concurrency=1)
     with build_engine("openai", ModelLoadConfig(str(BASE)), server_options=one_by_one) as careful:
         theirs = careful.get_logprobs(prompts[:5], responses[:5])
+        [made] = careful.generate_text_batch([LONG], GenerationOptions(max_new_tokens=4))
+        asked = [ScoringRequest(LONG, ids, greedy=True) for ids in (made.token_ids, (*made.token_ids[:-1], 7))]
+        assert [result.is_greedy for result in careful.generate_text_batch(asked, GenerationOptions())] == [True, False]
     mine = transformers.get_logprobs(prompts[:5], responses[:5])
     assert (theirs.token_ids, theirs.num_prompt_tokens) == (mine.token_ids, mine.num_prompt_tokens)
     for one, other in zip(mine.rows(), theirs.rows(), strict=True):

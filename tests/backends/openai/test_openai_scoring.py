@@ -38,6 +38,20 @@ def test_the_response_has_the_last_of_the_prompts_values():
     assert (completion.num_prompt_tokens, completion.stopped_by) == (2, "given")
 
 
+def test_a_response_is_greedy_where_no_token_is_more_likely():
+    asked = replace(prompt(), asks_greedy=True)
+    assert scoring_body(asked, "served")["prompt_logprobs"] == 1
+    for beside, is_greedy in ((-2.5, True), (-2.0, True), (-1.5, False)):
+        told = answer(None, -1.0, -2.0, -3.0)
+        told["choices"][0]["prompt_logprobs"][2]["9"] = {"logprob": beside, "rank": 1}
+        assert completion_of_response(told, asked).is_greedy is is_greedy
+        assert completion_of_response(told, prompt()).is_greedy is None
+    told["choices"][0]["prompt_logprobs"][2]["9"] = {"logprob": "-2"}
+    with pytest.raises(BackendError, match="is not a number"):
+        completion_of_response(told, asked)
+    assert completion_of_response(answer(None, -2.0, ids=(7, 8)), replace(asked, token_ids=())).is_greedy is None
+
+
 def test_without_a_prompt_the_first_token_has_no_value():
     completion = completion_of_response(answer(None, -2.0, ids=(7, 8)), prompt(prompt_ids=()))
     assert completion.logprobs == (None, -2.0)

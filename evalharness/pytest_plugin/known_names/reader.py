@@ -1,0 +1,476 @@
+"""Evaluates expressions of code without running it, as far as it tells what mappings have for keys.
+
+Calls are followed into functions whose source is there, with what is known of their arguments; conditions and the order of statements are
+not weighed, so the keys are all that can come, and maybe some that never do. Where an object may get further ones in a way that is not
+understood, it is `Anything`.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import itertools
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from evalharness.pytest_plugin.known_names.frames import Frame, source_of
+from evalharness.pytest_plugin.known_names.uses import Binding
+from evalharness.pytest_plugin.known_names.values import (
+    ANY,
+    Anything,
+    Dict,
+    Items,
+    Known,
+    Lazy,
+    Made,
+    Method,
+    Text,
+    Value,
+    Values,
+    all_of,
+    always,
+    anything,
+    declared,
+    fields_of,
+    made,
+    pattern_of,
+    row,
+)
+
+_MAX_STEPS, _MAX_DEPTH, _MAX_COMBINATIONS = 50_000, 30, 500
+_FROM_KEYS = vars(dict)["fromkeys"]
+_BUILT_IN_TYPES = (type, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
+_BUILT_IN = (list, tuple, set, frozenset, sorted, reversed, zip, enumerate, _FROM_KEYS)
+_CHANGING = (setattr, delattr, exec, eval)
+
+
+class Unclear(Exception):
+    """The code does not tell."""
+
+
+class GaveUp(Exception):
+    """It would take too long to tell."""
+
+
+class Reader:
+    """Evaluates expressions; gives up after so many steps."""
+
+    def __init__(self) -> None:
+        self._steps = itertools.count()
+        self._depth = 0
+
+    # What is asked of values
+
+    def keys(self, values: Values) -> frozenset[str]:
+        """Return the possible keys of mappings; `Unclear` where a value may be another one."""
+        found: set[str] = set()
+        for value in values or ANY:  # what returns nothing raises an error
+            if isinstance(value, Dict):
+                found |= value.keys
+            elif isinstance(value, Known) and isinstance(value.value, Mapping):
+                found |= {str(key) for key in value.value}
+            else:
+                raise Unclear
+        return frozenset(found)
+
+    def elements(self, values: Values) -> list[Lazy]:
+        """Return what the elements of a sequence, or the keys of a mapping, may be."""
+        found: list[Lazy] = []
+        for value in values:
+            if isinstance(value, Items):
+                found += value.elements
+            elif isinstance(value, Dict):
+                found += [always((Text(key),)) for key in sorted(value.keys)]
+            elif isinstance(value, Known) and isinstance(value.value, (list, tuple, set, frozenset, Mapping)):
+                found += [always((Known(each),)) for each in value.value]
+            else:
+                found.append(anything)
+        return found if len(found) <= _MAX_COMBINATIONS else [anything]
+
+    def elements_of_dict(self, value: Value) -> Values:
+        """Return what the values of a mapping may be."""
+        if isinstance(value, Dict):
+            return value.values()
+        if isinstance(value, Known) and isinstance(value.value, Mapping):
+            return tuple(Known(each) for each in value.value.values())
+        return ANY
+
+    def _pairs(self, value: Value) -> Items:
+        if isinstance(value, Known) and isinstance(value.value, Mapping):
+            return Items(tuple(row(always((Known(key),)), always((Known(each),))) for key, each in value.value.items()))
+        keys = [always((Text(key),)) for key in sorted(value.keys)] if isinstance(value, Dict) else [anything]
+        return Items(tuple(row(key, functools.partial(self.elements_of_dict, value)) for key in keys))
+
+    def texts(self, values: Values) -> set[str]:
+        """Return the texts that values may be, "*" for what is not known."""
+        return set(map(pattern_of, values))
+
+    def attribute(self, value: Value, name: str) -> Values:
+        """Return what an attribute may be."""
+        if isinstance(value, Known) and isinstance(value.value, types.ModuleType):
+            return (Known(vars(value.value)[name]),) if name in vars(value.value) else ANY
+        of = value.of if isinstance(value, Made) else value.value if isinstance(value, Known) else None
+        if isinstance(value, Made) and name in value.fields:
+            return value.fields[name]()
+        if not isinstance(of, type):
+            return ANY
+        held = inspect.getattr_static(of, name, None)
+        if isinstance(held, staticmethod):
+            return (Known(held.__func__),)
+        if isinstance(held, classmethod):
+            return (Method(cast("types.FunctionType", held.__func__), Known(of)),)
+        if not isinstance(value, Made):
+            return (Known(held),)
+        if isinstance(held, types.FunctionType):
+            return (Method(held, value),)
+        read = held.fget if isinstance(held, property) else held.func if isinstance(held, functools.cached_property) else None
+        return ANY if read is None else self._returned(read, [always((value,))], {}, is_complete=True)
+
+    # Expressions
+
+    def values(self, node: ast.expr, frame: Frame) -> Values:
+        """Return what an expression may be."""
+        if next(self._steps) > _MAX_STEPS:
+            raise GaveUp
+        read = getattr(self, f"_of_{type(node).__name__.lower()}", None)
+        found: Values = ANY if read is None else read(node, frame)
+        return found
+
+    def _of_constant(self, node: ast.Constant, frame: Frame) -> Values:
+        return (Known(node.value),)
+
+    def _of_name(self, node: ast.Name, frame: Frame) -> Values:
+        return self._looked_up(node.id, frame)
+
+    def _of_attribute(self, node: ast.Attribute, frame: Frame) -> Values:
+        return tuple(found for value in self.values(node.value, frame) for found in self.attribute(value, node.attr))
+
+    def _of_subscript(self, node: ast.Subscript, frame: Frame) -> Values:
+        found: list[Value] = []
+        for value in self.values(node.value, frame):
+            if isinstance(value, Items):
+                found += all_of(value.elements)
+            else:
+                found += self.elements_of_dict(value)
+        return tuple(found)
+
+    def _of_ifexp(self, node: ast.IfExp, frame: Frame) -> Values:
+        return (*self.values(node.body, frame), *self.values(node.orelse, frame))
+
+    def _of_boolop(self, node: ast.BoolOp, frame: Frame) -> Values:
+        return tuple(value for part in node.values for value in self.values(part, frame))
+
+    def _of_joinedstr(self, node: ast.JoinedStr, frame: Frame) -> Values:
+        texts = {""}
+        for part in node.values:
+            if isinstance(part, ast.Constant):
+                added = {str(part.value)}
+            elif isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None:
+                values = self.values(part.value, frame)
+                added = {str(value.value) if isinstance(value, Known) else next(iter(self.texts((value,)))) for value in values}
+            else:
+                added = {"*"}
+            texts = {start + end for start in texts for end in (added if len(texts) * len(added) <= _MAX_COMBINATIONS else {"*"})}
+        return tuple(map(Text, sorted(texts)))
+
+    def _of_binop(self, node: ast.BinOp, frame: Frame) -> Values:
+        left, right = self.values(node.left, frame), self.values(node.right, frame)
+        if isinstance(node.op, ast.BitOr):
+            return (self._merged([left, right]),)
+        if isinstance(node.op, ast.Add) and all(isinstance(value, (Text, Known)) for value in (*left, *right)):
+            return tuple(Text(start + end) for start in sorted(self.texts(left)) for end in sorted(self.texts(right)))
+        return ANY
+
+    def _of_tuple(self, node: ast.Tuple | ast.List | ast.Set, frame: Frame) -> Values:
+        elements: list[Lazy] = []
+        for part in node.elts:
+            if isinstance(part, ast.Starred):
+                elements += self.elements(self.values(part.value, frame))
+            else:
+                elements.append(functools.partial(self.values, part, frame))
+        return (Items(tuple(elements), is_row=not any(isinstance(part, ast.Starred) for part in node.elts)),)
+
+    _of_list = _of_set = _of_tuple
+
+    def _of_dict(self, node: ast.Dict, frame: Frame) -> Values:
+        parts: list[Values] = []
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is None:
+                parts.append(self.values(value, frame))
+            else:
+                parts.append((self._entry(key, value, frame),))
+        return (self._merged(parts),)
+
+    def _entry(self, key: ast.expr, value: ast.expr, frame: Frame) -> Dict:
+        return Dict(frozenset(self.texts(self.values(key, frame))), lambda: self.values(value, frame))
+
+    def _merged(self, parts: Sequence[Values]) -> Value:
+        try:
+            keys = frozenset[str]().union(*(self.keys(part) for part in parts))
+        except Unclear:
+            return Anything()
+        return Dict(keys, lambda: tuple(found for part in parts for value in part for found in self.elements_of_dict(value)))
+
+    def _of_dictcomp(self, node: ast.DictComp, frame: Frame) -> Values:
+        return (self._merged([(self._entry(node.key, node.value, each),) for each in self._rounds(node.generators, frame)]),)
+
+    def _of_listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, frame: Frame) -> Values:
+        return (Items(tuple(functools.partial(self.values, node.elt, each) for each in self._rounds(node.generators, frame))),)
+
+    _of_setcomp = _of_generatorexp = _of_listcomp
+
+    def _rounds(self, generators: Sequence[ast.comprehension], frame: Frame) -> Iterator[Frame]:
+        """Yield the frame of each round of a comprehension, as if its conditions all held."""
+        if not generators:
+            yield frame
+            return
+        first, *others = generators
+        for element in self.elements(self.values(first.iter, frame)):
+            bound = dict(self._unpacked(first.target, element))
+            yield from self._rounds(others, Frame(None, frame.around, bound, frame))
+
+    def _unpacked(self, target: ast.expr, element: Lazy) -> Iterator[tuple[str, Lazy]]:
+        if isinstance(target, ast.Name):
+            yield target.id, element
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            for place, part in enumerate(target.elts):
+                yield from self._unpacked(part, lambda place=place: self._part_of(element(), place))  # type: ignore[misc]
+        elif isinstance(target, ast.Starred):
+            yield from self._unpacked(target.value, anything)
+
+    def _part_of(self, values: Values, place: int) -> Values:
+        """Return what one place of a sequence may be."""
+        found: list[Value] = []
+        for value in values:
+            known = value.value if isinstance(value, Known) and isinstance(value.value, (tuple, list)) else None
+            if isinstance(value, Items) and value.is_row and place < len(value.elements):
+                found += value.elements[place]()
+            elif known is not None and place < len(known):
+                found.append(Known(known[place]))
+            else:
+                found += ANY
+        return tuple(found)
+
+    # Names
+
+    def _looked_up(self, name: str, frame: Frame) -> Values:
+        here: Frame | None = frame
+        while here is not None and here.uses is None and name not in here.bound:
+            here = here.outer
+        assert here is not None
+        if here.uses is None:
+            return here.bound[name]()
+        if here.uses.is_unclear(name):
+            return ANY
+        if name in here.found:
+            return here.found[name]
+        if name in here.uses.bindings or name in here.bound:
+            here.found[name] = ANY  # of what is made of itself
+            here.found[name] = self._local(name, here)
+            if self.changes(name, here):
+                here.found[name] = ANY
+            return here.found[name]
+        if name not in here.around:
+            return ANY
+        known = here.around[name]
+        if isinstance(known, (dict, list, set)) and (not known or here.uses.may_change(name)):
+            return ANY  # it may be filled later
+        return (Known(known),)
+
+    def _local(self, name: str, frame: Frame) -> Values:
+        assert frame.uses is not None
+        bindings = frame.uses.bindings.get(name, [])
+        values = [*frame.bound.get(name, tuple)(), *(value for each in bindings if not each.adds for value in self._bound(each, frame))]
+        added = [self._bound(each, frame) for each in bindings if each.adds]
+        return (self._merged([tuple(values), *added]),) if added else tuple(values)
+
+    def _bound(self, binding: Binding, frame: Frame) -> Values:
+        if binding.key is not None:
+            return (self._entry(binding.key, binding.value, frame),)
+        if binding.is_update and isinstance(binding.value, ast.Call):
+            return self._dict_of(binding.value, frame)
+        values = self.values(binding.value, frame)
+        if binding.each:
+            values = all_of(self.elements(values))
+        for place in binding.places:
+            values = self._part_of(values, place)
+        return values
+
+    def changes(self, name: str, frame: Frame) -> bool:
+        """Return whether what a local name stands for may be changed in a way that is not understood."""
+        assert frame.uses is not None
+        if frame.uses.may_change(name):
+            return True
+        return any(self._is_changed_by(call, argument, frame) for call, argument in frame.uses.handed_to.get(name, ()))
+
+    def _is_changed_by(self, call: ast.Call, argument: int | str, frame: Frame) -> bool:
+        if isinstance(call.func, ast.Name) and call.func.id in frame.trusted:
+            return False
+        for value in self.values(call.func, frame):
+            called = value.value if isinstance(value, Known) else None
+            is_built_in = isinstance(called, types.BuiltinFunctionType) and called.__module__ == "builtins" and called not in _CHANGING
+            if is_built_in or fields_of(called) is not None:
+                continue
+            taken = self._taken(value, call, argument, frame)
+            if taken is None or self._within(functools.partial(self._adds_or_changes, *taken), True):
+                return True
+        return False
+
+    def _adds_or_changes(self, name: str, frame: Frame) -> bool:
+        assert frame.uses is not None
+        return frame.uses.adds_to(name) or self.changes(name, frame)
+
+    def receivers(self, call: ast.Call, argument: int | str, frame: Frame) -> list[tuple[str, Frame]]:
+        """Return the parameter, and the frame, of each function that may get an argument of a call; `Unclear` where one is not known.
+
+        The argument is its place or its name, or "" for the object to which a method belongs.
+        """
+        found = [self._taken(value, call, argument, frame) for value in self.values(call.func, frame)]
+        known = [each for each in found if each is not None]
+        if len(known) < len(found):
+            raise Unclear
+        return known
+
+    def _taken(self, called: Value, call: ast.Call, argument: int | str, frame: Frame) -> tuple[str, Frame] | None:
+        function = called.function if isinstance(called, Method) else called.value if isinstance(called, Known) else None
+        uses = source_of(function)
+        if uses is None or not uses.is_plain:
+            return None
+        owner = [always((called.owner,))] if isinstance(called, Method) else []
+        arguments, keywords, is_complete = self._arguments(call, frame)
+        inner = Frame.of(function, self._parameters(function, [*owner, *arguments], keywords, is_complete=is_complete))
+        place = argument + len(owner) if isinstance(argument, int) else 0
+        parameter = argument if isinstance(argument, str) and argument else uses.parameter(place)
+        return None if inner is None or parameter not in uses.parameters else (str(parameter), inner)
+
+    def _within(self, ask: Callable[[], Any], otherwise: Any) -> Any:
+        """Return what a function of one more call says, `otherwise` where calls are too deep."""
+        if self._depth >= _MAX_DEPTH:
+            return otherwise
+        self._depth += 1
+        try:
+            return ask()
+        finally:
+            self._depth -= 1
+
+    # Calls
+
+    def _of_call(self, node: ast.Call, frame: Frame) -> Values:
+        if isinstance(node.func, ast.Attribute):
+            owners = self.values(node.func.value, frame)
+            of_mappings = self._of_mappings(owners, node.func.attr)
+            if of_mappings is not None:
+                return of_mappings
+            functions = tuple(found for owner in owners for found in self.attribute(owner, node.func.attr))
+        else:
+            functions = self.values(node.func, frame)
+        known = functions[0].value if len(functions) == 1 and isinstance(functions[0], Known) else None
+        if known is dict:
+            return self._dict_of(node, frame)
+        arguments, keywords, is_complete = self._arguments(node, frame)
+        if isinstance(known, _BUILT_IN_TYPES) and known in _BUILT_IN:
+            return (self._built_in(known, [argument() for argument in arguments]),) if is_complete else ANY
+        return self.called(functions, arguments, keywords, is_complete=is_complete)
+
+    def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Lazy], dict[str, Lazy], bool]:
+        """Return a call's arguments by place and by name, and whether these are all; of `*arguments` none is known by its place."""
+        named: dict[str, Lazy] = {
+            each.arg: functools.partial(self.values, each.value, frame) for each in node.keywords if each.arg is not None
+        }
+        if any(isinstance(argument, ast.Starred) for argument in node.args):
+            return [], named, False
+        return [functools.partial(self.values, argument, frame) for argument in node.args], named, len(named) == len(node.keywords)
+
+    def _built_in(self, function: Any, arguments: Sequence[Values]) -> Value:
+        """Return what built-in functions of sequences give."""
+        columns = [self.elements(argument) for argument in arguments]
+        first = columns[0] if columns else []
+        if function is _FROM_KEYS:
+            return Dict(frozenset(text for each in first for text in self.texts(each())), anything)
+        if function is zip:
+            others = [column if len(column) == len(first) else [anything] * len(first) for column in columns[1:]]
+            return Items(tuple(row(*each) for each in zip(first, *others, strict=True)))
+        if function is enumerate:
+            return Items(tuple(row(anything, each) for each in first))
+        return Items(tuple(first))
+
+    def _of_mappings(self, owners: Values, method: str) -> Values | None:
+        """Return what a method of mappings gives; None for another method, or other objects."""
+        if method not in ("items", "keys", "values", "copy") or not all(
+            isinstance(owner, Dict) or (isinstance(owner, Known) and isinstance(owner.value, Mapping)) for owner in owners
+        ):
+            return None
+        if method == "items":
+            return tuple(map(self._pairs, owners))
+        if method == "values":
+            return (Items(tuple(functools.partial(self.elements_of_dict, owner) for owner in owners)),)
+        return owners if method == "copy" else (Items(tuple(self.elements(owners))),)
+
+    def _dict_of(self, node: ast.Call, frame: Frame) -> Values:
+        """Return what `dict(mapping, name=value)` makes, or `update` adds."""
+        if len(node.args) > 1 or any(isinstance(argument, ast.Starred) for argument in node.args):
+            return ANY
+        parts = [self.values(argument, frame) for argument in node.args]
+        for keyword in node.keywords:
+            entry = self._entry(ast.Constant(keyword.arg), keyword.value, frame)
+            parts.append(self.values(keyword.value, frame) if keyword.arg is None else (entry,))
+        parts = [tuple(self._of_pairs(value) for value in part) for part in parts]
+        return (self._merged(parts),)
+
+    def _of_pairs(self, value: Value) -> Value:
+        """Return the dict of a sequence of pairs; anything else as it is."""
+        if not isinstance(value, Items):
+            return value
+        keys = frozenset(text for each in value.elements for text in self.texts(self._part_of(each(), 0)))
+        return Dict(keys, lambda: tuple(one for each in value.elements for one in self._part_of(each(), 1)))
+
+    def called(self, functions: Values, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
+        """Return what calls may give; not `is_complete`: there may be arguments besides."""
+        found: list[Value] = []
+        for function in functions:
+            known = function.value if isinstance(function, Known) else None
+            if isinstance(function, Method):
+                found += self._returned(function.function, [always((function.owner,)), *arguments], keywords, is_complete=is_complete)
+            elif isinstance(known, functools.partial):
+                bound = [*(always((Known(each),)) for each in known.args), *arguments]
+                named = {**{name: always((Known(each),)) for name, each in known.keywords.items()}, **keywords}
+                found += self.called((Known(known.func),), bound, named, is_complete=is_complete)
+            elif isinstance(known, type):
+                found.append(made(known, arguments if is_complete else (), keywords if is_complete else {}))
+            else:
+                found += self._returned(known, arguments, keywords, is_complete=is_complete)
+        return tuple(found)
+
+    def _returned(self, function: Any, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
+        """Return what a function may return."""
+        uses = source_of(function)
+        if uses is None or not uses.is_plain:
+            return ANY
+        frame = Frame.of(function, self._parameters(function, arguments, keywords, is_complete=is_complete))
+        assert frame is not None
+        found: Values = self._within(lambda: tuple(value for node in uses.returned for value in self.values(node, frame)), ANY)
+        return tuple(value if not isinstance(value, Anything) else declared(function, "return") for value in found)
+
+    def _parameters(
+        self, function: Any, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool
+    ) -> Mapping[str, Lazy]:
+        """Return what each parameter may be."""
+        bound: dict[str, Lazy] = {}
+        left, named = list(arguments), dict(keywords)
+        for name, parameter in inspect.signature(function).parameters.items():
+            default: Lazy = anything if parameter.default is parameter.empty else always((Known(parameter.default),))
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                bound[name] = always((Items(tuple(left)),)) if is_complete else anything
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                given = Dict(frozenset(named), lambda: all_of(named.values()))
+                bound[name] = always((given,)) if is_complete else anything
+            else:
+                is_next = left and parameter.kind is not parameter.KEYWORD_ONLY
+                given_values = left.pop(0) if is_next else named.pop(name, default if is_complete else anything)
+                bound[name] = functools.partial(self._or_declared, given_values, function, name)
+        return bound
+
+    def _or_declared(self, given: Lazy, function: Any, name: str) -> Values:
+        return tuple(value if not isinstance(value, Anything) else declared(function, name) for value in given())

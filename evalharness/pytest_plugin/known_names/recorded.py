@@ -1,0 +1,68 @@
+"""The names of the scores that a test records, and of the metrics that an eval's functions return, read from their code.
+
+They are all that can come, and maybe more; "*" stands for a part that only running code knows. None wherever the code leaves a doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from evalharness.pytest_plugin.known_names.frames import Frame
+from evalharness.pytest_plugin.known_names.reader import GaveUp, Reader, Unclear
+from evalharness.pytest_plugin.known_names.values import Known, Made, Values
+
+_KEEPS_COPIES = frozenset({"details", "score"})
+"""Fixtures that change nothing that they get."""
+
+
+def names_recorded(test: Any, fixture: str = "score") -> frozenset[str] | None:
+    """Return the names that a test function gives to its fixture, by itself or in functions that it hands it to."""
+
+    def read(reader: Reader) -> frozenset[str]:
+        frame = Frame.of(test)
+        if frame is None or frame.uses is None:
+            raise Unclear
+        frame.trusted = _KEEPS_COPIES
+        return _recorded(fixture, frame, reader) if fixture in frame.uses.parameters else frozenset()
+
+    return _told(read)
+
+
+def _recorded(name: str, frame: Frame, reader: Reader) -> frozenset[str]:
+    """Return the names that calls of one parameter of a function give; `Unclear` for another use of it."""
+    assert frame.uses is not None
+    if name in frame.uses.bindings or frame.uses.has_other_names(name) or frame.uses.may_change(name):
+        raise Unclear
+    names: set[str] = set()
+    for call in frame.uses.calls_of(name):
+        names |= {keyword.arg for keyword in call.keywords if keyword.arg is not None}
+        for mapping in (keyword.value for keyword in call.keywords if keyword.arg is None):
+            if frame.uses.is_within(call):
+                raise Unclear
+            names |= reader.keys(reader.values(mapping, frame))
+    for call, argument in frame.uses.handed_to.get(name, ()):
+        for parameter, inner in reader.receivers(call, argument, frame):
+            names |= _recorded(parameter, inner, reader)  # a RecursionError where it hands it to itself
+    return frozenset(names)
+
+
+def names_returned(function: Any, *, nested: bool = False) -> frozenset[str] | None:
+    """Return the keys of the mappings that a function returns; `nested`: of those in it, or in its field `metrics`."""
+
+    def read(reader: Reader) -> frozenset[str]:
+        found: Values = reader.called((Known(function),), [], {}, is_complete=False)
+        if nested:
+            whole = (one for each in found for one in (reader.attribute(each, "metrics") if isinstance(each, Made) else (each,)))
+            found = tuple(value for each in whole for value in reader.elements_of_dict(each))
+        return reader.keys(found)
+
+    return _told(read)
+
+
+def _told(read: Callable[[Reader], frozenset[str]]) -> frozenset[str] | None:
+    try:
+        names = read(Reader())
+    except (Unclear, GaveUp, RecursionError):
+        return None
+    return names if all(name.strip("*") for name in names) else None
