@@ -64,9 +64,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Return how many workers `-n auto` starts: two more than there are cores, as many tests wait; at most four."""
-    return min(4, 2 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return how many workers `-n auto` starts: two more than there are cores, as many tests wait, one for the fast tier; at most four."""
+    return min(
+        4,
+        (1 if config.getoption("fast") else 2)
+        + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
