@@ -323,6 +323,16 @@ class TestFolders:
         (hub / "refs" / "main").write_text("bbb")
         assert [row["q"] for row in read_rows("test.jsonl", data_dir=hub)] == ["bbb"]
 
+    def test_the_hubs_whole_cache_stands_for_the_snapshots_of_its_data_sets(self, tmp_path: Path) -> None:
+        for name, columns in (("org--one", {"q": "one"}), ("org--two", {"x": "two"}), ("us--one", {"q": "again"})):
+            snapshot = tmp_path / f"datasets--{name}" / "snapshots" / "aaa"
+            (snapshot / "main").mkdir(parents=True)
+            (snapshot.parents[1] / "blobs").mkdir()
+            write_jsonl(snapshot / "main" / "test.jsonl", [columns])
+        assert [case.row["x"] for case in cases_from("main/test.jsonl", needs=("x",))(tmp_path)] == ["two"]
+        with pytest.raises(ConfigError, match=r"such files in datasets--org--one, datasets--us--one; give the folder of one with --data"):
+            next(cases_from("main/test.jsonl", needs=("q",))(tmp_path))
+
     def test_the_first_name_that_means_files_counts_in_the_order_of_numbers(self, tmp_path: Path) -> None:
         (tmp_path / "test").mkdir()
         for name in ("b10", "b9", "a"):
