@@ -242,6 +242,19 @@ def test_a_worked_example_without_what_its_template_needs_is_named() -> None:
         template("q", target="{{a}}", shots=few_shot([{"id": "r7", "q": "x", "a": None}], 1))(case())
 
 
+def test_shots_for_one_saved_split_are_of_the_split_that_they_name(tmp_path: Path) -> None:
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    for split, word in (("train", "shown"), ("test", "asked")):
+        folder = tmp_path / split
+        folder.mkdir()
+        (folder / "rows.jsonl").write_text("".join(json.dumps({"q": f"{word} {place}", "a": "1"}) + "\n" for place in range(3)))
+        (folder / "dataset_info.json").write_text("{}")
+        (folder / "state.json").write_text('{"_data_files": [{"filename": "rows.jsonl"}]}')
+    case = next(cases_from("test.jsonl")(tmp_path / "test"))
+    text = text_for(template("q", target="a", shots=few_shot("main/train-*.parquet", 2))(case))
+    assert (text.count("shown"), text.count("asked")) == (2, 1)
+
+
 def test_classes_come_equally_often() -> None:
     for index in range(8):
         kinds = Counter(ROWS[int(shot[1:])]["kind"] for shot in shots_of(index, k=6, balance="kind"))
