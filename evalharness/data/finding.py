@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from evalharness.api.checks import first_names, read_regular
+from evalharness.api.checks import first_names, open_regular, read_regular
 from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData
 from evalharness.data.arrow_files import IpcRows, ParquetRows
 from evalharness.data.stored import Row, RowFile
@@ -16,6 +16,7 @@ from evalharness.data.tar_files import TarRows
 from evalharness.data.text_files import Json, JsonLines, Table, read_json
 from evalharness.data.unpacked import PACKED
 
+_POINTER = b"version https://git-lfs.github.com/"
 Needs: TypeAlias = "Sequence[str] | Callable[[Row], bool]"
 """Columns that the first row of a file has, or what is true of it."""
 _TEXTS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".tar")
@@ -175,6 +176,7 @@ def _kind(path: Path) -> str:
 
 def open_file(path: Path, name: str, *, field: str | None = None, columns: Sequence[str] | None = None) -> RowFile:
     """Return a file of rows by the end of its name; `ConfigError` for one that is not known or damaged."""
+    _refuse_pointer(path, name)
     kind = _kind(path).removesuffix(".gz").removesuffix(".zst")
     if kind == ".parquet":
         return ParquetRows(path, name)
@@ -189,6 +191,17 @@ def open_file(path: Path, name: str, *, field: str | None = None, columns: Seque
     if kind in (".tar", ".tgz"):
         return TarRows(path, name)
     raise ConfigError(f"{path} has no end that says how it is read; known are {', '.join(KINDS)}")
+
+
+def _refuse_pointer(path: Path, name: str) -> None:
+    """Raise `ConfigError` for what a clone of a repository has in place of a large file."""
+    try:
+        with open_regular(path) as file:
+            start = file.read(len(_POINTER))
+    except OSError:  # its reader says so
+        return
+    if start == _POINTER:
+        raise ConfigError(f"{name} is a Git LFS pointer, not the file itself; run `git lfs pull` where it was cloned, or download the file")
 
 
 def scan(file: RowFile, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
