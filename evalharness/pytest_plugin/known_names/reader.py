@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import itertools
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -39,7 +38,9 @@ from evalharness.pytest_plugin.known_names.values import (
     row,
 )
 
-_MAX_STEPS, _MAX_DEPTH, _MAX_COMBINATIONS = 50_000, 30, 500
+_MAX_STEPS, _MAX_DEPTH, _MAX_COMBINATIONS = 5000, 30, 500
+_OF_A_CALL = 10
+"""Steps that looking into a function counts for."""
 _FROM_KEYS = vars(dict)["fromkeys"]
 _BUILT_IN_TYPES = (type, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 _BUILT_IN = (list, tuple, set, frozenset, sorted, reversed, zip, enumerate, _FROM_KEYS)
@@ -58,7 +59,7 @@ class Reader:
     """Evaluates expressions; gives up after so many steps."""
 
     def __init__(self) -> None:
-        self._steps = itertools.count()
+        self._steps = 0
         self._depth = 0
 
     # What is asked of values
@@ -132,11 +133,15 @@ class Reader:
 
     def values(self, node: ast.expr, frame: Frame) -> Values:
         """Return what an expression may be."""
-        if next(self._steps) > _MAX_STEPS:
-            raise GaveUp
+        self._count(1)
         read = getattr(self, f"_of_{type(node).__name__.lower()}", None)
         found: Values = ANY if read is None else read(node, frame)
         return found
+
+    def _count(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > _MAX_STEPS:
+            raise GaveUp
 
     def _of_constant(self, node: ast.Constant, frame: Frame) -> Values:
         return (Known(node.value),)
@@ -334,6 +339,7 @@ class Reader:
         return known
 
     def _taken(self, called: Value, call: ast.Call, argument: int | str, frame: Frame) -> tuple[str, Frame] | None:
+        self._count(_OF_A_CALL)
         function = called.function if isinstance(called, Method) else called.value if isinstance(called, Known) else None
         uses = source_of(function)
         if uses is None:
@@ -445,6 +451,7 @@ class Reader:
 
     def _returned(self, function: Any, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
         """Return what a function may return."""
+        self._count(_OF_A_CALL)
         uses = source_of(function)
         if uses is None:
             return ANY
