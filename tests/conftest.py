@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _UNHURRIED = settings(settings.get_profile("default"), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", _UNHURRIED, derandomize=False, max_examples=1000)
 settings.register_profile("repeatable", _UNHURRIED, derandomize=True, database=None, max_examples=50)
-settings.register_profile("fast", settings.get_profile("repeatable"), max_examples=25)
+settings.register_profile("fast", settings.get_profile("repeatable"), max_examples=15)
 settings.load_profile("repeatable")
 
 _WARNINGS = (
@@ -64,9 +64,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Return how many workers `-n auto` starts: two more than there are cores, as many tests wait; at most four."""
-    return min(4, 2 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return how many workers `-n auto` starts: two more than there are cores, as many tests wait, one for the fast tier; at most four."""
+    return min(
+        4,
+        (1 if config.getoption("fast") else 2)
+        + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -104,7 +104,8 @@ def _given_rows(rows: object) -> list[Row]:
     for row in given:
         if not isinstance(row, Mapping):
             problem = f"cases_from takes names of files, one after the other, or rows (mappings), got {shown(row)}"
-            raise ContractTypeError(f"{problem}; write cases_from('a.csv', 'b.csv')" if isinstance(row, str) else problem)
+            example = "frame.to_dict('records')" if hasattr(rows, "to_dict") else "'a.csv', 'b.csv'" if isinstance(row, str) else None
+            raise ContractTypeError(f"{problem}; write cases_from({example})" if example else problem)
     return given
 
 

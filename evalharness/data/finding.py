@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from evalharness.api.checks import first_names, read_regular
+from evalharness.api.checks import first_names, open_regular, read_regular
 from evalharness.api.errors import ConfigError, EvalHarnessError, MissingData
 from evalharness.data.arrow_files import IpcRows, ParquetRows
 from evalharness.data.stored import Row, RowFile
@@ -16,6 +16,7 @@ from evalharness.data.tar_files import TarRows
 from evalharness.data.text_files import Json, JsonLines, Table, read_json
 from evalharness.data.unpacked import PACKED
 
+_POINTER = b"version https://git-lfs.github.com/"
 Needs: TypeAlias = "Sequence[str] | Callable[[Row], bool]"
 """Columns that the first row of a file has, or what is true of it."""
 _TEXTS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".tar")
@@ -30,7 +31,8 @@ def row_files(
 
     A name is a path or a glob pattern relative to `data_dir`, of files or of a folder of files. A `data_dir` that is a file, or a data
     set that `datasets` saved, is meant itself; of its splits, the one that a name has in it. A folder of the hub's cache stands for its
-    snapshot. A file is not meant if its first row lacks a column of `needs`, or if that is not true of it.
+    snapshot, the whole cache for those of all its data sets. A file is not meant if its first row lacks a column of `needs`, or if that is
+    not true of it.
     """
     root = _snapshot(Path(data_dir)) if data_dir is not None else None
     if root is None and not any(Path(name).is_absolute() for name in names):
@@ -41,6 +43,7 @@ def row_files(
     for paths in _found(root, names):
         files = [open_file(path, _shown(path, root), field=field, columns=columns) for path in paths]
         if meant := [file for file in files if not needs or _is_meant(next(scan(file), (0, {}))[1], needs)]:
+            _refuse_several(root, meant)
             return meant
         unfit += [file.name for file in files]
     if unfit:
@@ -48,6 +51,13 @@ def row_files(
         raise MissingData(f"{first_names(unfit, 4)} in {root} has {lack}; give {_wanted(names)} with --data")
     here = first_names(sorted(path.name + "/" * path.is_dir() for path in root.iterdir()), 8) if root is not None else ""
     raise MissingData(f"{root} holds no {_wanted(names)}; it has {here or 'nothing in it'}")
+
+
+def _refuse_several(root: Path | None, files: Sequence[RowFile]) -> None:
+    """Raise `ConfigError` for files of several data sets in the hub's cache, which are hardly meant as one."""
+    sets = sorted({file.name.partition("/")[0] for file in files})
+    if root is not None and len(sets) > 1 and _folders(root) != [root]:
+        raise ConfigError(f"{root} has such files in {first_names(sets, 4)}; give the folder of one with --data")
 
 
 def _is_meant(row: Row, needs: Needs) -> bool:
@@ -65,10 +75,11 @@ def _found(root: Path | None, names: Sequence[str]) -> Iterator[list[Path]]:
             yield paths
         return
     splits = _splits(root) if root is not None else ()
+    folders = [root or Path()] if root is None or not root.is_dir() else _folders(root)
     for name in names:
         if root is None and not Path(name).is_absolute():
             continue
-        paths = _matching(root or Path(), name)
+        paths = [path for folder in folders for path in _matching(folder, name)]
         if not paths and splits and root is not None:
             meant = [split for split in splits if re.search(rf"(?<![A-Za-z0-9]){re.escape(split)}(?![A-Za-z0-9])", name)]
             paths = [path for split in meant[:1] for path in _in_folder(root / split)]
@@ -134,6 +145,16 @@ def _read_object(path: Path) -> Mapping[str, Any]:
     return value
 
 
+def given_folder(data: Path) -> Path:
+    """Return where a data set's other files are: the folder around one file or around one split that `datasets` saved, else the path."""
+    return data.parent if data.is_file() or _is_saved(data) else data
+
+
+def _folders(root: Path) -> list[Path]:
+    """Return the folders that names are relative to: of the hub's whole cache the snapshots of its data sets, else the folder itself."""
+    return [_snapshot(path) for path in sorted(root.glob("datasets--*")) if (path / "snapshots").is_dir()] or [root]
+
+
 def _snapshot(folder: Path) -> Path:
     """Return the snapshot of a folder of the hub's cache: that of main, else the only one; any other path as it is."""
     snapshots = folder / "snapshots"
@@ -155,6 +176,7 @@ def _kind(path: Path) -> str:
 
 def open_file(path: Path, name: str, *, field: str | None = None, columns: Sequence[str] | None = None) -> RowFile:
     """Return a file of rows by the end of its name; `ConfigError` for one that is not known or damaged."""
+    _refuse_pointer(path, name)
     kind = _kind(path).removesuffix(".gz").removesuffix(".zst")
     if kind == ".parquet":
         return ParquetRows(path, name)
@@ -169,6 +191,17 @@ def open_file(path: Path, name: str, *, field: str | None = None, columns: Seque
     if kind in (".tar", ".tgz"):
         return TarRows(path, name)
     raise ConfigError(f"{path} has no end that says how it is read; known are {', '.join(KINDS)}")
+
+
+def _refuse_pointer(path: Path, name: str) -> None:
+    """Raise `ConfigError` for what a clone of a repository has in place of a large file."""
+    try:
+        with open_regular(path) as file:
+            start = file.read(len(_POINTER))
+    except OSError:  # its reader says so
+        return
+    if start == _POINTER:
+        raise ConfigError(f"{name} is a Git LFS pointer, not the file itself; run `git lfs pull` where it was cloned, or download the file")
 
 
 def scan(file: RowFile, columns: Collection[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -60,5 +60,7 @@ class GivenRows:
 
 def no_column(name: str, known: Sequence[str], where: str) -> ConfigError:
     """Return the error for a column that is not there."""
-    columns = ", ".join(column for column in known if column != "__file__")
-    return ConfigError(f"{where} has no {name!r}{did_you_mean(name, known) or ';'} it has: {columns or 'none'}")
+    columns = [column for column in known if column != "__file__"]
+    other = next((mark for mark in ";|\t" if len(columns) == 1 and mark in columns[0]), None)
+    hint = f"; values are parted by commas (tabs in .tsv), not by {other!r}: save it so" if other else ""
+    return ConfigError(f"{where} has no {name!r}{did_you_mean(name, known) or ';'} it has: {', '.join(columns) or 'none'}{hint}")

@@ -138,6 +138,10 @@ DAMAGED: dict[str, tuple[bytes | None, str]] = {
     "d.csv": (b"q,n\n\xff,2\n", "d.csv is not UTF-8"),
     "b.tar": (tar_of([("1.json", b"{")]), "b.tar: 1.json is not JSON"),
     "c.tar": (tar_of([("1.cls", b"x")]), "c.tar: 1.cls is not a whole number"),
+    "lfs.csv": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+        "lfs.csv is a Git LFS pointer, not the file itself; run `git lfs",
+    ),
     "a.xlsx": (b"", "a.xlsx has no end that says how it is read; known are .parquet, .arrow"),
 }
 
@@ -257,6 +261,12 @@ def test_a_file_of_images_alone_has_as_many_rows_as_images(tmp_path: Path) -> No
         assert [row["image"].read() for row in read_rows(name, data_dir=tmp_path)] == [PNG] * 5
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "file.arrow", "stream.arrow", "a.jsonl", "a.json"])
+def test_a_file_without_rows_has_none(name: str, tmp_path: Path) -> None:
+    written(tmp_path, name, [])
+    assert list(cases_from(name)(tmp_path)) == []
+
+
 @pytest.mark.parametrize("free_bytes", [1 << 40, 0])
 def test_large_row_groups_are_read_some_rows_at_a_time(free_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from evalharness.data import arrow_files
@@ -301,6 +311,16 @@ class TestFolders:
         (hub / "refs").mkdir()
         (hub / "refs" / "main").write_text("bbb")
         assert [row["q"] for row in read_rows("test.jsonl", data_dir=hub)] == ["bbb"]
+
+    def test_the_hubs_whole_cache_stands_for_the_snapshots_of_its_data_sets(self, tmp_path: Path) -> None:
+        for name, columns in (("org--one", {"q": "one"}), ("org--two", {"x": "two"}), ("us--one", {"q": "again"})):
+            snapshot = tmp_path / f"datasets--{name}" / "snapshots" / "aaa"
+            (snapshot / "main").mkdir(parents=True)
+            (snapshot.parents[1] / "blobs").mkdir()
+            write_jsonl(snapshot / "main" / "test.jsonl", [columns])
+        assert [case.row["x"] for case in cases_from("main/test.jsonl", needs=("x",))(tmp_path)] == ["two"]
+        with pytest.raises(ConfigError, match=r"such files in datasets--org--one, datasets--us--one; give the folder of one with --data"):
+            next(cases_from("main/test.jsonl", needs=("q",))(tmp_path))
 
     def test_the_first_name_that_means_files_counts_in_the_order_of_numbers(self, tmp_path: Path) -> None:
         (tmp_path / "test").mkdir()
@@ -396,6 +416,11 @@ class TestColumns:
         with pytest.raises(EvalHarnessError, match=message):
             cases_from(*names)
 
+    def test_a_data_frame_is_told_how_it_is_given(self) -> None:
+        pandas = pytest.importorskip("pandas")
+        with pytest.raises(EvalHarnessError, match=r"rows \(mappings\), got 'id'; write cases_from\(frame.to_dict\('records'\)\)"):
+            cases_from(pandas.DataFrame(self.ROWS))
+
     def test_rows_of_a_generator_are_there_each_time(self) -> None:
         make = cases_from(row for row in self.ROWS)
         assert [len(list(make(None))) for _ in range(2)] == [2, 2]
@@ -410,6 +435,13 @@ class TestColumns:
         assert case.id == next(cases_from(self.ROWS)(None)).id
         with pytest.raises(TypeError):
             case.row["new"] = 2  # type: ignore[index]
+
+    def test_a_table_that_is_parted_by_semicolons_says_so(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_text("q;a\nx;1\n")
+        with pytest.raises(
+            ConfigError, match="a.csv:2 has no 'q'; it has: q;a; values are parted by commas .tabs in .tsv., not by ';': save it so"
+        ):
+            list(cases_from("a.csv", id="q")(tmp_path))
 
     def test_a_column_that_no_arrow_file_has_is_named(self, tmp_path: Path) -> None:
         write_parquet(tmp_path / "a.parquet", ROWS)

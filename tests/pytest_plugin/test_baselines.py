@@ -48,12 +48,18 @@ def bless(project: Project, name: str, baseline: str) -> Path:
     return folder / f"{baseline}.json"
 
 
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    good = write(Project(tmp_path_factory.mktemp("good")))
+    run(good, ALL_RIGHT, "good")
+    bless(good, "good", "good")
+    return good
+
+
 @pytest.fixture
-def blessed(project: Project) -> Project:
+def blessed(project: Project, good: Project) -> Project:
     """A project whose baseline `good` has every case right."""
-    run(write(project), ALL_RIGHT, "good")
-    bless(project, "good", "good")
-    return project
+    return project.take(good)
 
 
 class TestVerdict:
@@ -98,7 +104,9 @@ class TestWhatIsCompared:
         assert same.gate("no_regression")["passed"]
 
     def test_a_metric_can_be_named(self, project: Project) -> None:
-        run(write(project, "'no_regression(right)', 'no_regression(other)', 'no_regression(f1)'"), ALL_RIGHT, "good")
+        write(project, "'no_regression(right)', 'no_regression(other)', 'no_regression(f1)'")
+        source = (project.root / "test_a.py").read_text().replace("other=1)", "other=1)\n    if case.id == 'none': score(f1=1)")
+        run(project.write(test_a=source), ALL_RIGHT, "good")
         worse = run(project, MANY_WRONG, "worse", "--baseline", "reports/good")
         assert not worse.gate("no_regression(right)")["passed"]
         assert worse.gate("no_regression(right)")["value"] == pytest.approx(-13 / 40)

@@ -135,9 +135,9 @@ class TestNoVerdict:
     def test_a_failed_generation_is_never_a_verdict(self, project: Project, kind: str, gated: bool) -> None:
         gate = "@pytest.mark.gate('ok >= 1', 'pass_rate >= 0')\n" if gated else ""
         tests = [f"{gate}def test_{n}(case, score, request):\n    score(ok=1)\n    {body}\n" for n, body in enumerate(self.BODIES)]
-        project.write(test_a=MARK + "\n".join(tests))
+        project.write(test_a=MARK.replace("range(4)", "range(1)") + "\n".join(tests))
         run = project.run_inline("--model", project.script({kind: "machine on fire"}))
-        assert run.counts == {kind: 4 * len(self.BODIES)}
+        assert run.counts == {kind: len(self.BODIES)}
         assert {row["problem"] for row in run.rows} == {"machine on fire"}
         assert run.exit_code == (BROKEN if kind == "error" else 1)
         assert not any(gate["passed"] for gate in run.facts["gates"])

@@ -27,12 +27,17 @@ def after_dots(output: str) -> list[str]:
 @pytest.mark.slow
 class TestEqualFailures:
     @pytest.mark.parametrize(
-        "more",
-        [{"body": "score(x='yes')"}, {"ask": "return 'text'"}, {"ask": "raise OSError(f'no {case.id}')"}],
-        ids=["in the test", "wrong request", "no request"],
+        ("mode", "more"),
+        [
+            ("no-xdist", {"body": "score(x='yes')"}),
+            ("n2", {"body": "score(x='yes')"}),
+            ("no-xdist", {"ask": "return 'text'"}),
+            ("n2", {"ask": "raise OSError(f'no {case.id}')"}),
+        ],
+        ids=["in the test", "in the test, n2", "wrong request", "no request, n2"],
     )
-    def test_six_hundred_take_a_screen(self, project: Project, mode: str, more: Mapping[str, str]) -> None:
-        text = module(**{"body": "pass", **more}, num=600).replace("def test_s(case, generation)", "def test_s(case, generation, score)")
+    def test_three_hundred_take_a_screen(self, project: Project, mode: str, more: Mapping[str, str]) -> None:
+        text = module(**{"body": "pass", **more}, num=300).replace("def test_s(case, generation)", "def test_s(case, generation, score)")
         output = project.write(test_a=text[: text.index("def test_t")]).run(mode=mode).output
         lines = after_dots(output)
         assert len(lines) <= 15, output

@@ -257,19 +257,30 @@ class TestWhatIsRefused:
             assert difference in run.output
 
     @pytest.mark.parametrize(
-        ("old", "new", "difference"),
+        ("mode", "old", "new", "difference"),
         [
-            ("range(12)", "range(11)", "the case no longer exists: c11"),
-            ("range(12)", "range(13)", "the case is new and was never run: c12"),
-            ("Case(id=f'c{i:02}')", "Case(id=f'c{i:02}', group='g')", "its group or tags have changed: c00, c01, c02 and 9 more"),
-            ("ask {case.id}", "tell {case.id}", "the text of its prompt would be different now: c00, c01, c02 and 3 more"),
-            ("request=ask", "request=ask, options=GenerationOptions(max_new_tokens=7)", "option max_new_tokens is 7, but was 256"),
-            ("request=ask", "request=ask, options=[GenerationOptions()] * 2", "each case has 2 generations, but had 1"),
+            ("no-xdist", "range(12)", "range(11)", "the case no longer exists: c11"),
+            ("n2", "range(12)", "range(11)", "the case no longer exists: c11"),
+            ("no-xdist", "range(12)", "range(13)", "the case is new and was never run: c12"),
+            (
+                "no-xdist",
+                "Case(id=f'c{i:02}')",
+                "Case(id=f'c{i:02}', group='g')",
+                "its group or tags have changed: c00, c01, c02 and 9 more",
+            ),
+            ("no-xdist", "ask {case.id}", "tell {case.id}", "the text of its prompt would be different now: c00, c01, c02 and 3 more"),
+            ("n2", "ask {case.id}", "tell {case.id}", "the text of its prompt would be different now: c00, c01, c02 and 3 more"),
+            (
+                "no-xdist",
+                "request=ask",
+                "request=ask, options=GenerationOptions(max_new_tokens=7)",
+                "option max_new_tokens is 7, but was 256",
+            ),
+            ("no-xdist", "request=ask", "request=ask, options=[GenerationOptions()] * 2", "each case has 2 generations, but had 1"),
         ],
-        ids=["gone", "new", "tags", "prompt", "option", "samples"],
+        ids=["gone", "gone, n2", "new", "tags", "prompt", "prompt, n2", "option", "samples"],
     )
-    @pytest.mark.parametrize("mode", ["no-xdist", "n2"])
-    def test_other_evals(self, project: Project, old: str, new: str, difference: str, mode: str) -> None:
+    def test_other_evals(self, project: Project, mode: str, old: str, new: str, difference: str) -> None:
         before = broken_run(
             project, TESTS.replace("(case, generation, score)", "(case, generations, score)").replace("generation.text", "'x'")
         )

@@ -9,9 +9,7 @@ the machine or the checkpoint.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
 from heapq import nsmallest
 from itertools import groupby, islice
@@ -20,11 +18,10 @@ from types import TracebackType
 from typing import TypeAlias
 
 from evalharness.api.cases import Case
-from evalharness.api.temporary import no_room
+from evalharness.api.temporary_database import room_on_disk, temporary_database
 
 _DIGEST = 8
 _WRITTEN_AT_ONCE = 1024
-_CACHE_KIB = 8192
 _Row: TypeAlias = "tuple[bytes, bytes, bytes, int]"
 """The digests of its tags, one after the other, of its group and of its id; and its position."""
 _Member: TypeAlias = "tuple[float, bytes, int]"
@@ -40,11 +37,7 @@ class SpreadSample:
     def __init__(self, seed: int) -> None:
         self._seed, self._num, self._unwritten = seed, 0, list[_Row]()
         self._shared = lru_cache(maxsize=4096)(self._digest)  # of tags and groups, which many cases share
-        self._file = sqlite3.connect("", isolation_level=None)
-        for setting in ("journal_mode=OFF", "synchronous=OFF", "temp_store=FILE", f"cache_size=-{_CACHE_KIB}"):
-            self._file.execute(f"PRAGMA {setting}")
-        self._file.execute("CREATE TABLE cases (tags BLOB, grouped BLOB, id BLOB, position INTEGER PRIMARY KEY)")
-        self._file.execute("BEGIN")
+        self._file = temporary_database("cases (tags BLOB, grouped BLOB, id BLOB, position INTEGER PRIMARY KEY)")
 
     def __enter__(self) -> SpreadSample:
         return self
@@ -60,7 +53,7 @@ class SpreadSample:
         self._unwritten.append((path, own if case.group is None else self._shared("group", (tags, case.group)), own, self._num))
         self._num += 1
         if len(self._unwritten) == _WRITTEN_AT_ONCE:
-            with _disk():
+            with room_on_disk():
                 self._write()
 
     def _write(self) -> None:
@@ -77,7 +70,7 @@ class SpreadSample:
     def repeated(self, num: int) -> list[int]:
         """Return the positions of the first `num` cases whose id others behind them have."""
         found = "SELECT min(position) FROM cases GROUP BY id HAVING count(*) > 1 ORDER BY 1 LIMIT ?"
-        with _disk():
+        with room_on_disk():
             self._write()
             return [position for (position,) in self._file.execute(found, (num,))]
 
@@ -90,18 +83,10 @@ class SpreadSample:
         """Return the sorted positions of at most `num` cases."""
         if num >= self._num:
             return list(range(self._num))
-        with _disk():
+        with room_on_disk():
             self._write()
             rows = self._file.execute("SELECT * FROM cases ORDER BY tags, grouped, id, position")
             return sorted(position for _, _, position in _first(rows, num)[0])
-
-
-@contextmanager
-def _disk() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise no_room(error) from error
 
 
 def _first(rows: Iterable[_Row], num: int, depth: int = 0, node: bytes = b"") -> tuple[list[_Member], int]:

@@ -10,6 +10,7 @@ import pytest
 
 from evalharness.analysis.statistics.spread import SpreadSample
 from evalharness.api.cases import Case
+from evalharness.api.errors import ConfigError
 
 CASES = [
     Case(id=f"c{i}", group=f"g{i // 5}", tags={"subject": f"s{min(i % 12, i % 7)}", "level": str(i % 3)} if i % 2 else {"subject": "s9"})
@@ -67,3 +68,13 @@ def test_cases_without_tags_or_groups_are_drawn_too() -> None:
     assert len(sample) == 10
     assert sample != [f"c{i}" for i in range(10)]
     assert drawn([], 3) == []
+
+
+def test_a_disk_without_room_is_named_with_what_to_do() -> None:
+    with SpreadSample(0) as sample:
+        sample._file.execute("PRAGMA max_page_count = 4")
+        with pytest.raises(
+            ConfigError, match="a temporary file in .* cannot be written: database or disk is full; name a folder .* TMPDIR"
+        ):
+            for case in CASES:
+                sample.add(case)

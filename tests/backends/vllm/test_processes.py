@@ -128,7 +128,7 @@ def test_corrupt_weights_are_named_and_leave_no_process(tiny_vlm_checkpoint: Pat
     weights = corrupt / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
     with pytest.raises(CheckpointError, match=r"vLLM could not start on .*corrupt: SafetensorError: .*file not fully covered"):
-        VllmBackend(ModelLoadConfig(str(corrupt)), VlmPreprocessOptions(), VllmEngineOptions())
+        VllmBackend(ModelLoadConfig(str(corrupt)), VlmPreprocessOptions(), VllmEngineOptions(distributed_executor_backend="uni"))
     assert engine_processes() == before
 
 

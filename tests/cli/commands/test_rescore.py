@@ -517,10 +517,17 @@ def test_the_latest_run_is_scored_again(project: Project) -> None:
     assert Run(code, output, 0.0, project.root, "again").facts["rescored"]["run_id"] == "first"
 
 
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    ran = Project(tmp_path_factory.mktemp("ran")).write(test_a=MARK + PLAIN)
+    assert ran.run_inline("--run-id", "live").exit_code == 0
+    return ran
+
+
 class TestRefused:
     @pytest.fixture
-    def live(self, project: Project) -> Run:
-        return project.write(test_a=MARK + PLAIN).run_inline("--run-id", "live")
+    def live(self, project: Project, ran: Project) -> Run:
+        return Run(0, "", 0.0, project.take(ran).root, "live")
 
     def refused(self, project: Project, *arguments: str) -> str:
         code, output = project.evalharness("rescore", *arguments)

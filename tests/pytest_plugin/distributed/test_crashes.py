@@ -135,9 +135,16 @@ class TestCtrlC:
         assert run.facts["problems"] == [], "workers that are interrupted have not died"
         assert set(run.counts) == {"pass", "skip"}
 
-    @pytest.mark.parametrize("whom", ["controller", "group"])
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["term", "hup"])
-    @pytest.mark.parametrize("mode", MODES[::2])
+    @pytest.mark.parametrize(
+        ("mode", "number", "whom"),
+        [
+            ("no-xdist", signal.SIGTERM, "controller"),
+            ("no-xdist", signal.SIGHUP, "controller"),
+            ("n2", signal.SIGTERM, "controller"),
+            ("n2", signal.SIGHUP, "group"),
+        ],
+        ids=["alone, term", "alone, hup", "n2, term", "n2, hup to all"],
+    )
     def test_other_signals_that_end_a_process_do_so_with_everything_written(
         self, project: Project, mode: str, number: signal.Signals, whom: str
     ) -> None:
