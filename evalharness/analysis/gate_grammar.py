@@ -62,6 +62,16 @@ _WRITTEN = {"=>": ">=", "=<": "<=", "≥": ">=", "≤": "<=", "=": "=="}
 _MEANS = ("mean", "avg", "average")
 _WRONG_SIGN = re.compile(r"=>|=<|≥|≤|(?<![<>=!])=(?![<>=])")
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
+_ADVICE = {
+    r"\]\s*\[": "slices are those of one tag; give cases a tag that joins two",
+    r"\[[^~\[\]]*\]": "name a tag: [tag=value], or [tag=*] for each of its values",
+    r"[<>]\s+=": "write >= and <= without a space",
+    r"\b(?:and|or)\b|&|[<>=].*[^<>=].*[<>]": "give two conditions as two gates: gate('metric >= 0.5', 'metric <= 0.9')",
+    r"%\s*$": "write a share, 0.9 in place of 90%",
+    r"\d,\d": "write numbers with a point and without commas, 1000 or 0.9",
+    r"^\s*[-+]?\.?\d": "begin with the metric, 'metric >= 0.9'",
+}
+"""What to do about forms that other languages have, the first that is found."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +152,11 @@ def _gate(expression: str, match: re.Match[str]) -> Gate:
         if word not in (*_ENDS, *_CHANGES, *_STATISTICS) and percent_of(word) is None:
             if word in _MEANS and len(calls) == 1:
                 raise ConfigError(f"gate {expression!r}: a metric is a mean already; write {_without_call(expression)!r}")
-            meant = did_you_mean(word, (*_ENDS, *_CHANGES, *_STATISTICS, "p95", "p99", "p90", "p50")) or ";"
+            meant = (
+                "; did you mean 'p50'?"
+                if word == "median"
+                else did_you_mean(word, (*_ENDS, *_CHANGES, *_STATISTICS, "p95", "p99", "p90", "p50")) or ";"
+            )
             raise ConfigError(f"gate {expression!r}: {word}(…) is not a function of gates{meant} {_FUNCTIONS}")
     end = calls.pop(0) if calls and calls[0] in _ENDS else ""
     change = calls.pop(0) if calls and calls[0] in _CHANGES else ""
@@ -177,6 +191,10 @@ def _meant(expression: object) -> str:
     """Return what was probably meant by another sign, or by a name like `no_regression`; "" where nothing is near."""
     if not isinstance(expression, str):
         return ""
+    text = re.sub(r"\[[^=\[\]]+=[^\[\]]*\]", "[~]", expression)  # whose value may be any
+    advice = next((advice for form, advice in _ADVICE.items() if re.search(form, text)), None)
+    if advice is not None:
+        return f": {advice};"
     sign = _WRONG_SIGN.search(_IN_BRACKETS.sub("", expression))
     if sign is not None:
         return f"; did you mean {_WRITTEN[sign[0]]!r} in place of {sign[0]!r}?"

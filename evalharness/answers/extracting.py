@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from evalharness.api.checks import check_text, excerpt
+from evalharness.api.checks import check_text, excerpt, plain_number, shown
 from evalharness.api.errors import ContractTypeError, ContractValueError
 
 T = TypeVar("T")
@@ -87,6 +87,14 @@ def last_of(values: Iterable[T]) -> T | None:
     return next(iter(deque(values, maxlen=1)), None)
 
 
+def _number(value: Any, metric: str) -> float:
+    number = plain_number(value)
+    if not isinstance(number, (bool, int, float)):
+        hint = "; give its .equal" if hasattr(value, "equal") else ""
+        raise ContractTypeError(f"metric {metric!r} must return a number or a truth value, got {shown(value)}{hint}")
+    return float(number)
+
+
 @dataclass(frozen=True)
 class Filtered:
     """What several filters found in one text: scores, details for the row, and by filter the answer, None where it found nothing."""
@@ -109,7 +117,7 @@ def by_filter(text: str, filters: Mapping[str, Extractor | Callable[[str], str |
     for name, extracted in found.items():
         answer = extracted.value
         for metric, judge in metrics.items():
-            scores[f"{metric}_{name}"] = 0.0 if answer is None else float(judge(answer))
+            scores[f"{metric}_{name}"] = 0.0 if answer is None else _number(judge(answer), metric)
         scores[f"not_found_{name}"] = float(answer is None)
     details = {"filters": {name: extracted.to_json() for name, extracted in found.items()}}
     return Filtered(scores, details, {name: extracted.value for name, extracted in found.items()})

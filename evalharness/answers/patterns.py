@@ -37,7 +37,6 @@ class BoundedPattern:
         except (re.error, RecursionError, OverflowError) as error:
             raise ContractValueError(f"{pattern!r} is not a regular expression: {error}") from None
         self._items, self.runs = list(parsed), leading_runs(parsed)
-        self._prefix = _literal_prefix(self._items)
         self._is_anchored = _is_anchored(self._items, self._compiled.flags)
 
     @property
@@ -50,19 +49,23 @@ class BoundedPattern:
         return min(self._steps_of_re(text), self._steps_by_runs(text))
 
     def _steps_of_re(self, text: str) -> float:
-        starts = len(text) + 1
-        if self._is_anchored:
-            starts = 1
-        elif self._prefix and not self._compiled.flags & re.IGNORECASE:
-            starts = text.count(self._prefix)
-        elif self._prefix and text.isascii():  # beyond ASCII two characters may be one letter
-            starts = text.lower().count(self._prefix.lower())
+        starts = 1 if self._is_anchored else self._num_places(self._items, text)
         return len(text) + (starts and starts * _ways(self._items, len(text), is_last=True))
 
     def _steps_by_runs(self, text: str) -> float:
         if self.runs is None:
             return math.inf
-        return 2 * (len(text) + 1) * _ways(self.runs.rest, len(text), is_last=True)  # twice, as a match may end within its run
+        places = self._num_places(self.runs.rest, text)
+        return 2 * (len(text) + (places and places * _ways(self.runs.rest, len(text), is_last=True)))  # a match may end within its run
+
+    def _num_places(self, items: Sequence[Any], text: str) -> int:
+        """Return in how many places of a text these items can begin."""
+        needed = _needed_text(items)
+        if needed and not self._compiled.flags & re.IGNORECASE:
+            return text.count(needed)
+        if needed and text.isascii():  # beyond ASCII two characters may be one letter
+            return text.lower().count(needed.lower())
+        return len(text) + 1
 
     def matches(self, text: str) -> list[str | tuple[str, ...]]:
         """Return what `findall` does: the matches, or their groups."""
@@ -132,13 +135,17 @@ def run_pattern(search: str, pattern: str, flags: int, text: str, *arguments: An
 _elsewhere = BoundedFunction(f"{__name__}:{run_pattern.__name__}", limit_s=LIMIT_S)
 
 
-def _literal_prefix(items: Iterable[Any]) -> str:
-    prefix = ""
+def _needed_text(items: Iterable[Any]) -> str:
+    """Return the text that stands where these items begin, or right before it."""
+    found = ""
     for kind, value in items:
-        if str(kind) != "LITERAL":
+        if str(kind) == "LITERAL":
+            found += chr(value)
+        elif found or str(kind) not in ("AT", "ASSERT"):
             break
-        prefix += chr(value)
-    return prefix
+        elif str(kind) == "ASSERT" and (behind := _needed_text(value[1])):
+            return behind
+    return found
 
 
 def _is_anchored(items: Sequence[Any], flags: int) -> bool:

@@ -419,7 +419,8 @@ class IpcRows(_ArrowRows):
             batches = list(reader)
             self._batch = batches.__getitem__
             sizes = [batch.num_rows for batch in batches]
-        self._starts = [Part(start, group) for group, start in enumerate(itertools.accumulate([0, *sizes[:-1]]))]
+        starts = itertools.accumulate([0, *sizes])
+        self._starts = [Part(start, group) for group, start in zip(range(len(sizes)), starts, strict=False)]
         return reader.schema, sum(sizes)
 
     def _parts_of(self, columns: tuple[str, ...]) -> list[Part]:

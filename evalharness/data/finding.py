@@ -31,7 +31,8 @@ def row_files(
 
     A name is a path or a glob pattern relative to `data_dir`, of files or of a folder of files. A `data_dir` that is a file, or a data
     set that `datasets` saved, is meant itself; of its splits, the one that a name has in it. A folder of the hub's cache stands for its
-    snapshot. A file is not meant if its first row lacks a column of `needs`, or if that is not true of it.
+    snapshot, the whole cache for those of all its data sets. A file is not meant if its first row lacks a column of `needs`, or if that is
+    not true of it.
     """
     root = _snapshot(Path(data_dir)) if data_dir is not None else None
     if root is None and not any(Path(name).is_absolute() for name in names):
@@ -42,6 +43,7 @@ def row_files(
     for paths in _found(root, names):
         files = [open_file(path, _shown(path, root), field=field, columns=columns) for path in paths]
         if meant := [file for file in files if not needs or _is_meant(next(scan(file), (0, {}))[1], needs)]:
+            _refuse_several(root, meant)
             return meant
         unfit += [file.name for file in files]
     if unfit:
@@ -49,6 +51,13 @@ def row_files(
         raise MissingData(f"{first_names(unfit, 4)} in {root} has {lack}; give {_wanted(names)} with --data")
     here = first_names(sorted(path.name + "/" * path.is_dir() for path in root.iterdir()), 8) if root is not None else ""
     raise MissingData(f"{root} holds no {_wanted(names)}; it has {here or 'nothing in it'}")
+
+
+def _refuse_several(root: Path | None, files: Sequence[RowFile]) -> None:
+    """Raise `ConfigError` for files of several data sets in the hub's cache, which are hardly meant as one."""
+    sets = sorted({file.name.partition("/")[0] for file in files})
+    if root is not None and len(sets) > 1 and _folders(root) != [root]:
+        raise ConfigError(f"{root} has such files in {first_names(sets, 4)}; give the folder of one with --data")
 
 
 def _is_meant(row: Row, needs: Needs) -> bool:
@@ -66,10 +75,11 @@ def _found(root: Path | None, names: Sequence[str]) -> Iterator[list[Path]]:
             yield paths
         return
     splits = _splits(root) if root is not None else ()
+    folders = [root or Path()] if root is None or not root.is_dir() else _folders(root)
     for name in names:
         if root is None and not Path(name).is_absolute():
             continue
-        paths = _matching(root or Path(), name)
+        paths = [path for folder in folders for path in _matching(folder, name)]
         if not paths and splits and root is not None:
             meant = [split for split in splits if re.search(rf"(?<![A-Za-z0-9]){re.escape(split)}(?![A-Za-z0-9])", name)]
             paths = [path for split in meant[:1] for path in _in_folder(root / split)]
@@ -133,6 +143,16 @@ def _read_object(path: Path) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path} must hold a JSON object")
     return value
+
+
+def given_folder(data: Path) -> Path:
+    """Return where a data set's other files are: the folder around one file or around one split that `datasets` saved, else the path."""
+    return data.parent if data.is_file() or _is_saved(data) else data
+
+
+def _folders(root: Path) -> list[Path]:
+    """Return the folders that names are relative to: of the hub's whole cache the snapshots of its data sets, else the folder itself."""
+    return [_snapshot(path) for path in sorted(root.glob("datasets--*")) if (path / "snapshots").is_dir()] or [root]
 
 
 def _snapshot(folder: Path) -> Path:

@@ -389,6 +389,13 @@ class BackendContract:
         for outcome in outcomes_of(engine, requests, GenerationOptions()):
             if isinstance(outcome, GenerationResult):  # a script may have no scores
                 assert (outcome.finish_reason, len(outcome.logprobs or ())) == ("scored", len(outcome.token_ids))
+        asked = [replace(request, greedy=True) for request in requests]
+        if not engine.backend.capabilities.supports_greedy_checks:
+            with pytest.raises(CapabilityError, match=f"backend '{engine.name}' cannot tell what is greedy"):
+                generate(engine, asked, GenerationOptions())
+            return
+        for outcome in outcomes_of(engine, asked, GenerationOptions()):
+            assert not isinstance(outcome, GenerationResult) or (outcome.is_greedy is None) == (not outcome.token_ids)
 
     # Options and plugins that cannot be honoured
 

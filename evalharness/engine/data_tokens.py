@@ -25,16 +25,25 @@ _MARK_CHARS = 12
 
 
 class _Special(NamedTuple):
-    """How a tokenizer's special tokens are written: `written` finds them, `ids` has their ids."""
+    """How a tokenizer's special tokens are written: `written` finds them, `ids` has their ids.
+
+    `take_behind` and `take_before` are those that take up the spaces behind or before them.
+    """
 
     written: re.Pattern[str]
     ids: Mapping[str, int]
+    take_behind: frozenset[str]
+    take_before: frozenset[str]
 
 
 def _special(tokenizer: Any) -> _Special | None:
     def find() -> _Special | None:
         ids = {text: token_id for token_id in sorted(special_ids(tokenizer)) if (text := text_of_ids([token_id], tokenizer))}
-        return _Special(re.compile(f"({_any_of(ids)})"), ids) if ids else None
+        if not ids:
+            return None
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        take = (frozenset(text for text, place in ids.items() if getattr(added.get(place), side, False)) for side in ("rstrip", "lstrip"))
+        return _Special(re.compile(f"({_any_of(ids)})"), ids, *take)
 
     return remembered(tokenizer, "how special tokens are written", find)
 
@@ -89,6 +98,7 @@ class KeptTexts:
         self._marked = re.compile("|".join(self._tokens))
         self.prompt = ""
         """With marks; filled in by `check`."""
+        self._known: tuple[str, list[tuple[_Ids, _Ids]]] = ("", [])
 
     def marked(self, value: Any) -> Any:
         """Return a text, or messages or tools, with marks in place of special tokens."""
@@ -123,10 +133,13 @@ class KeptTexts:
 
     def _pieces(self, marked: str, what: str) -> list[tuple[_Ids, _Ids]]:
         """Return the ids of the template's special tokens, and of what lies between with marks and spelled out."""
+        if self._known[0] == marked:
+            return self._known[1]
         whole = text_ids(marked, self._tokenizer, what)
         for is_continued in (False, True):
             pieces = list(self._split(marked, what, is_continued))
             if tuple(token_id for ids, _ in pieces for token_id in ids) == whole:
+                self._known = (marked, pieces)
                 return pieces
         raise RequestError(
             f"the {what} holds {self._named()} in its data, which cannot be kept text: this tokenizer reads what stands between special "
@@ -143,16 +156,12 @@ class KeptTexts:
             if place % 2:
                 yield ((self._special.ids[piece],),) * 2
                 continue
-            if place and self._takes_space(pieces[place - 1], "rstrip"):
+            if place and pieces[place - 1] in self._special.take_behind:
                 piece = piece.lstrip()
-            if place < len(pieces) - 1 and self._takes_space(pieces[place + 1], "lstrip"):
+            if place < len(pieces) - 1 and pieces[place + 1] in self._special.take_before:
                 piece = piece.rstrip()
             if not piece:
                 continue
             ids_of = continuation_ids if place and is_continued else partial(text_ids, what=what)
             ids, spelled = (ids_of(text, self._tokenizer, special_tokens=False) for text in (piece, self.spelled(piece)))
             yield ids, spelled
-
-    def _takes_space(self, token: str, side: str) -> bool:
-        added = getattr(self._tokenizer, "added_tokens_decoder", {}).get(self._special.ids[token])
-        return bool(getattr(added, side, False))

@@ -88,9 +88,7 @@ class PromptBuilder:
         """Return the prompt of one request; raises `RequestError` if it cannot be run."""
         chat = chat_of(request)
         request_images = images_of(chat)
-        remarks: tuple[str, ...] = ()
-        if isinstance(request, ScoringRequest) and isinstance(request.prompt, str):
-            request, remarks = self._scored_text(request, request.prompt)
+        request, remarks = self._without_special_tokens(request) if chat is None else (request, ())
         rendered = _Rendered(*self._without_chat(request), remarks) if chat is None else self._rendered(chat, request, request_images)
         text, token_ids, ignored, kept = rendered
         asked = request.prompt if isinstance(request, ScoringRequest) else request
@@ -157,6 +155,8 @@ class PromptBuilder:
         if is_kept and isinstance(request, ScoringRequest) and isinstance(request.response, str):
             data.append([request.response])
         found = special_tokens_in(data, tokenizer)
+        if not is_kept:  # what a template leaves out is not read
+            found = tuple(token for token in found if token in text)
         remarks += _data_remarks(found, is_kept=is_kept)
         if not (found and is_kept):
             return _Rendered(text, text_ids(text, tokenizer), remarks)
@@ -165,12 +165,19 @@ class PromptBuilder:
         kept.check(render_prompt(owner, [*data[0], *messages[len(data[0]) :]], options, tools=data[1]), text, data)
         return _Rendered(text, kept.ids(kept.prompt), remarks, kept)
 
-    def _scored_text(self, request: ScoringRequest, prompt: str) -> tuple[ScoringRequest, tuple[str, ...]]:
-        """Return a request that scores text behind text, and remarks about special tokens, which stay text if the options say so."""
-        texts = [prompt, request.response] if isinstance(request.response, str) else [prompt]
+    def _without_special_tokens(self, request: Request) -> tuple[Request, tuple[str, ...]]:
+        """Return a request of bare texts, in which special tokens are text where it or the options say so, and remarks about them."""
+        asked = request.prompt if isinstance(request, ScoringRequest) else request
+        if not isinstance(asked, (str, CompletionRequest)) or (isinstance(asked, CompletionRequest) and asked.special_tokens):
+            return request, ()
+        texts = [asked if isinstance(asked, str) else asked.prompt]
+        if isinstance(request, ScoringRequest) and isinstance(request.response, str):
+            texts.append(request.response)
         found = special_tokens_in(texts, self._backend.tokenizer)
-        is_kept = not self._chat_template.special_tokens
-        return replace(request, prompt=CompletionRequest(prompt)) if found and is_kept else request, _data_remarks(found, is_kept=is_kept)
+        is_kept = isinstance(asked, CompletionRequest) or not self._chat_template.special_tokens
+        if found and is_kept and isinstance(request, ScoringRequest) and isinstance(asked, str):
+            request = replace(request, prompt=CompletionRequest(asked))
+        return request, _data_remarks(found, is_kept=is_kept)
 
     def _begun(self, chat: Chat) -> tuple[Sequence[Mapping[str, Any]], ChatTemplateOptions]:
         """Return a chat's messages without pictures, the start of the answer as the last one, and how to render them."""

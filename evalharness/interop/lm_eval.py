@@ -32,6 +32,8 @@ _OWN_KEYS = frozenset((
 ))  # fmt: skip
 _STDERR = re.compile(r"_stderr(_clt|_clustered)?$")
 _NO_FILTER = "none"
+_NOT_JUDGED = "bypass"
+"""What --predict_only has in place of metrics."""
 
 
 def read_lm_eval(paths: Sequence[Path], tool: str) -> Imported:
@@ -283,13 +285,24 @@ def _add_results(task: Task, results: Mapping[str, Any], has_several: bool) -> N
     for key, value in mapping(mapping(results.get("results")).get(task.name)).items():
         metric, comma, filter_name = text_of(key).partition(",")
         number = number_of(value)
-        if number is None or not comma or _STDERR.search(metric):
+        if number is None or not comma or _STDERR.search(metric) or metric == _NOT_JUDGED:
             continue
         name = f"{_legal(metric)}{f'@{_legal(filter_name)}' if has_several else ''}"
         scores = [sample.scores[name] for sample in task.samples if name in sample.scores]
-        if not scores:
+        mean = sum(scores) / len(scores) if scores else None
+        if mean is not None and -700 < mean <= 0 and math.isclose(math.exp(-mean), number, rel_tol=1e-6):
+            _are_logprobs(task, name)
+            mean = None
+        if mean is None:
             task.aggregates[name] = number
-        elif abs(sum(scores) / len(scores) - number) > 1e-6 * max(1.0, abs(number)):
+        elif abs(mean - number) > 1e-6 * max(1.0, abs(number)):
             task.aggregates[f"{name}_reported"] = number  # another aggregation than the mean, such as F1 over all
         if higher.get(metric) is False:
             task.directions[name] = "lower"
+
+
+def _are_logprobs(task: Task, name: str) -> None:
+    """Name a score by what it is: of a perplexity, lm-eval writes each sample's log-probability, which is better when higher."""
+    for sample in task.samples:
+        if name in sample.scores:
+            sample.scores[f"{name}_logprob"] = sample.scores.pop(name)

@@ -97,7 +97,7 @@ def _requests(row: Row, prompt: str) -> tuple[list[list[Any]], list[list[Any]]]:
     """
     choices = [mapping(choice) for choice in items_of(mapping(row.get("details")).get("choices"))]
     if choices and all(isinstance(choice.get("logprob"), (int, float)) or choice.get("logprob") == "-inf" for choice in choices):
-        arguments = [[text_of(choice.get("context")) or prompt, text_of(choice.get("text"))] for choice in choices]
+        arguments = [[text_of(choice.get("context", prompt)), text_of(choice.get("text"))] for choice in choices]
         return arguments, [[[str(choice["logprob"]), str(choice.get("is_greedy"))]] for choice in choices]
     answers = generations_of(row)
     if answers and answers[0].get("finish_reason") == "scored":

@@ -28,6 +28,10 @@ _CONSTANT = ("description", "prefill")
 """Fields in which one word is more likely a text than a misspelt column."""
 
 
+class _NullError(Exception):
+    """An expression of a template has no value."""
+
+
 def row_of(case: Case) -> Row:
     """Return the row of a case from a file, or the fields of another one."""
     row = getattr(case, "row", None)
@@ -106,6 +110,11 @@ def _value(field: Field, row: Row, what: str) -> Any:
 
     try:
         return _compiled(field).render({"row": row, **row})
+    except _NullError:
+        empty = ", ".join(str(column) for column in row if row[column] is None) or "none of its columns itself"
+        raise RequestError(
+            f"{what} writes a value that is null; write {{{{column or ''}}}} where that is meant; null are: {empty}"
+        ) from None
     except UndefinedError as error:
         raise RequestError(f"{what}: {error}{_meant(str(error), row)} the row has: {', '.join(map(str, row)) or 'no columns'}") from error
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError, re.error) as error:
@@ -129,8 +138,17 @@ def _environment() -> Any:
     from evalharness.backends.template_sandbox import LimitedEnvironment
 
     environment = LimitedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+    limited: Callable[[Any], Any] = environment.finalize or str
+    environment.finalize = lambda value: limited(_written(value))
     environment.filters["regex_replace"] = _regex_replace
     return environment
+
+
+def _written(value: Any) -> Any:
+    """Refuse what Jinja would write as "None": a column without a value is as one that is not there, in whichever format the rows are."""
+    if value is None:
+        raise _NullError
+    return value
 
 
 def _regex_replace(text: str, pattern: str, repl: str, count: int = 0) -> str:

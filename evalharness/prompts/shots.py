@@ -23,6 +23,7 @@ from evalharness.api.checks import check_integer, check_text, named_parameters
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, did_you_mean
 from evalharness.api.images import StoredBytes
 from evalharness.data import RowCase, cases_from
+from evalharness.data.finding import given_folder
 from evalharness.prompts.rendering import Field, Row, check_field, row_of
 
 Sampler: TypeAlias = Literal["random", "first_n", "lm_eval"]
@@ -174,9 +175,8 @@ def _shots(pool: Pool, data_dir: Path | None) -> Iterator[Shot]:
         pool = cases_from(pool)
     elif not callable(pool) and not isinstance(pool, Sequence):
         raise ContractTypeError(f"few_shot's pool must be a file, rows or a function like an eval's cases, got {pool!r}")
-    if data_dir is not None and data_dir.is_file():  # the cases' own file, named with --data
-        data_dir = data_dir.parent
-    for place, one in enumerate(pool(data_dir) if callable(pool) else pool):
+    folder = None if data_dir is None else given_folder(data_dir)  # --data may be the cases' own file, or split
+    for place, one in enumerate(pool(folder) if callable(pool) else pool):
         if isinstance(one, Case):
             if one.invalid is None:
                 yield Shot(one.id, dict(row_of(one)), tuple(getattr(one, "images", ())), _origin(one))

@@ -59,7 +59,10 @@ class Template:
         parts = list(self._before(row))
         for shot in shots:
             if shot not in self._worked:
-                self._worked[shot] = self._shot_parts(shot.row, shot.images)
+                try:
+                    self._worked[shot] = self._shot_parts(shot.row, shot.images)
+                except RequestError as error:
+                    raise RequestError(f"worked example {shot.id}: {error}") from error
             parts += self._worked[shot]
         parts += self._parts(row, self.text, None, self._prefill(row), getattr(case, "images", ()))
         ids = tuple(shot.id for shot in shots)

@@ -104,12 +104,12 @@ def _check_metric(metric: str, gate: Gate | RegressionGate, names: _Names, nodei
     elif added is not None and _is_among(metric, added):
         raise ConfigError(f"{nodeid}: the gate {gate.expression!r} is about single cases, and {metric} is one number over all cases")
     known = [*sorted(names.scores), *sorted(() if _is_on_cases(gate) or added is None else added), *_everywhere(gate)]
-    hint = did_you_mean(metric, [name for name in known if "*" not in name]) or "."
+    known = [name.replace("*", "…") for name in known]
+    hint = did_you_mean(metric, known) or "."
     if metric in names.details:
         hint = "; details() has it, but gates are on what score() records."
-    what = "a score that the test never records" if _is_on_cases(gate) or not added else "what neither the test nor its eval records"
-    listed = first_names([name.replace("*", "…") for name in known], _MOST_NAMED)
-    raise ConfigError(f"{nodeid}: the gate {gate.expression!r} is on {what}{hint} It can be on: {listed}")
+    what = "a score that the test never records" if _is_on_cases(gate) or not added else "a metric that neither the test nor its eval gives"
+    raise ConfigError(f"{nodeid}: the gate {gate.expression!r} is on {what}{hint} It can be on: {first_names(known, _MOST_NAMED)}")
 
 
 class FirstScores:

@@ -22,7 +22,7 @@ from evalharness.report.flat_table import samples_frame
 from evalharness.report.tables import RunTables, load_tables
 from evalharness.report.text import one_line
 from evalharness.runs.run_file import LATEST, find_latest, is_latest
-from evalharness.runs.schema import RunFile, entries_of, text_of
+from evalharness.runs.schema import Aggregate, RunFile, entries_of, number_of, text_of
 
 if TYPE_CHECKING:
     import pandas
@@ -94,14 +94,24 @@ def _html(tables: RunTables, path: Path) -> Iterator[str]:
         for (name, test, engine, metric), score in tables.scores.items()
     ]
     yield from _table(("test", "engine", "score", "mean", "95 % interval", "n"), scores)
+    yield from _table(("test", "engine", "aggregate", "value", "95 % interval"), map(_aggregate, entries_of(tables.run.get("aggregates"))))
+
+
+def _aggregate(entry: Aggregate) -> tuple[object, ...]:
+    metric = text_of(entry.get("metric"))
+    low, high = (number_of(entry.get(name)) for name in ("low", "high"))
+    place = f"{text_of(entry.get('eval'))}::{text_of(entry.get('test'))}"
+    value = figure_text(number_of(entry.get("value")), metric)
+    return place, entry.get("engine"), metric, value, "" if low is None or high is None else _interval(low, high, metric)
 
 
 def _interval(low: float, high: float, metric: str) -> str:
     return f"{figure_text(low, metric)} … {figure_text(high, metric)}" if low == low else ""
 
 
-def _table(head: Sequence[str], lines: Sequence[Iterable[object]]) -> Iterator[str]:
+def _table(head: Sequence[str], lines: Iterable[Iterable[object]]) -> Iterator[str]:
     """Yield a table of texts, cut where it is long; nothing without lines."""
+    lines = list(lines)
     if not lines:
         return
     yield f"<table><thead><tr>{''.join(f'<th>{_text(name)}</th>' for name in head)}</tr></thead><tbody>"

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evalharness.api.checks import check_sequence
-from evalharness.api.errors import ContractValueError
+from evalharness.api.checks import check_sequence, plain_number, shown
+from evalharness.api.errors import ContractTypeError, ContractValueError
 from evalharness.api.options import GenerationOptions
 from evalharness.api.requests import GenerationResult
 from evalharness.api.scoring import ScoringRequest
@@ -56,13 +56,13 @@ def choice_request(
 def choice_scores(
     results: Sequence[GenerationResult | float],
     choices: Sequence[str],
-    gold: int | str | Sequence[int],
+    gold: int | str | Sequence[int | str],
     *,
     unconditional: Sequence[GenerationResult | float] = (),
 ) -> ChoiceScores:
     """Return the scores of one question from the results of its choices, or from their sums of log-probabilities (nats).
 
-    `gold`: the place of the right choice (from 0), its text, or the places of several right ones. Twice as many results as choices:
+    `gold`: the place of the right choice (from 0), its text, or those of several right ones. Twice as many results as choices:
     the second half is `unconditional`.
 
     - `acc`: the choice with the highest sum is right. `acc_norm`: the highest sum per character; `acc_bytes`: per UTF-8 byte.
@@ -80,6 +80,9 @@ def choice_scores(
     for name, given in (("results", results), *((("unconditional", unconditional),) if unconditional else ())):
         if len(given) != len(choices) or not choices:
             raise ContractValueError(f"{len(choices)} choices need as many {name}, got {len(given)}")
+    wrong = next((choice for choice in choices if not isinstance(choice, str)), None)
+    if wrong is not None:
+        raise ContractTypeError(f"choices must be texts, got {shown(wrong)}; give str(…) of a number")
     if "" in choices:
         raise ContractValueError(f"choice {list(choices).index('')} is empty: it has no likelihood to compare; leave it out")
     right = _right_places(gold, choices)
@@ -133,22 +136,24 @@ def scored_choices(results: Sequence[GenerationResult | float], choices: Sequenc
     return entries
 
 
-def _right_places(gold: int | str | Sequence[int], choices: Sequence[str]) -> frozenset[int]:
-    if isinstance(gold, str):
-        if gold not in choices:
-            raise ContractValueError(f"gold {gold!r} is none of the choices {list(choices)!r}")
-        return frozenset((list(choices).index(gold),))
-    places = [gold] if isinstance(gold, int) else list(gold)
-    if not places or any(isinstance(place, bool) or not 0 <= place < len(choices) for place in places):
-        raise ContractValueError(f"gold must be places from 0 to {len(choices) - 1}, got {gold!r}")
+def _right_places(gold: int | str | Sequence[int | str], choices: Sequence[str]) -> frozenset[int]:
+    plain: Any = gold.tolist() if hasattr(gold, "tolist") else gold  # numpy's, out of a table
+    places = []
+    for each in [plain] if isinstance(plain, str) or not isinstance(plain, Iterable) else plain:
+        if isinstance(each, str) and each not in choices:
+            raise ContractValueError(f"gold {each!r} is none of the choices {list(choices)!r}")
+        places.append(list(choices).index(each) if isinstance(each, str) else each)
+    if not places or any(isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < len(choices) for place in places):
+        raise ContractValueError(f"gold must be places from 0 to {len(choices) - 1}, or texts of choices, got {gold!r}")
     return frozenset(places)
 
 
 def _sum_of(result: GenerationResult | float, choice: str) -> float:
     if not isinstance(result, GenerationResult):
-        if not result < math.inf:
-            raise ContractValueError(f"{choice[:80]!r} cannot be weighed: {result!r} is no sum of log-probabilities")
-        return float(result)
+        total = plain_number(result)
+        if isinstance(total, bool) or not isinstance(total, (int, float)) or not total < math.inf:
+            raise ContractValueError(f"{choice[:80]!r} cannot be weighed: {shown(result)} is no sum of log-probabilities")
+        return float(total)
     if not result.logprobs or None in result.logprobs:
         raise ContractValueError(f"{choice[:80]!r} cannot be weighed: nothing stands before its first token; give the prompt a beginning")
     return math.fsum(value for value in result.logprobs if value is not None)

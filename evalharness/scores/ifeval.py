@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evalharness.api.checks import shown
 from evalharness.api.errors import ConfigError
 from evalharness.scores.ifeval_checks import instruction_of
 
@@ -53,11 +54,14 @@ def ifeval(response: str | None, instruction_id_list: Sequence[str], kwargs: Seq
     response = "" if response is None else response
     versions = _versions(response)
     strict, loose, corrected = [], [], []
-    for instruction, values in found:
-        strict.append(bool(response.strip()) and instruction.check(response, values))
-        loose.append(strict[-1] or any(instruction.check(text, values) for text in versions))
-        check = instruction.corrected
-        corrected.append(strict[-1] if check is None else bool(response.strip()) and check(response, values))
+    for (instruction, values), name in zip(found, instruction_id_list, strict=True):
+        try:
+            strict.append(bool(response.strip()) and instruction.check(response, values))
+            loose.append(strict[-1] or any(instruction.check(text, values) for text in versions))
+            check = instruction.corrected
+            corrected.append(strict[-1] if check is None else bool(response.strip()) and check(response, values))
+        except (TypeError, AttributeError) as error:
+            raise ConfigError(f"IFEval: {name} cannot take {shown(dict(values))}, its kwargs: {error}") from error
     return InstructionsFollowed(tuple(instruction_id_list), tuple(strict), tuple(loose), tuple(corrected))
 
 

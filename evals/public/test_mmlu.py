@@ -23,7 +23,8 @@ from evalharness.data import cases_from
 from evalharness.prompts import few_shot, template
 from evalharness.scores import CHOICE_DIRECTIONS, all_of, choice_aggregates, choice_scores, macro_over
 
-FILES = ("{0}/*_{0}.csv", "*/{0}/*_{0}.csv", "*/*/{0}/*_{0}.csv", "all/{0}-*.parquet", "*/{0}-*.parquet", "*/*/{0}-*.parquet")
+CSV = ("{0}/*_{0}.csv", "*/{0}/*_{0}.csv", "*/*/{0}/*_{0}.csv")
+FILES = (*CSV, "all/{0}-*.parquet", "*/{0}-*.parquet", "*/*/{0}-*.parquet", "{0}-*.parquet")
 LETTERS = ("A", "B", "C", "D")
 FIELDS = {
     "humanities": "formal_logic|high_school_(european|us|world)_history|international_law|jurisprudence|logical_fallacies|"

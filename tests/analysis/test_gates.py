@@ -54,7 +54,9 @@ class TestParsing:
     )  # fmt: skip
     def test_all_else_is_refused_with_the_grammar(self, expression: object) -> None:
         grammar = "write 'metric >= number' with one of: >=, <=, >, <, ==; 'metric[tag=value] >= number' for a slice, with '*' for"
-        with pytest.raises(ConfigError, match=rf"^gate .* is not understood; {re.escape(grammar)} each value.*'no_regression\(metric, m"):
+        with pytest.raises(
+            ConfigError, match=rf"^gate .* is not understood[;:] (.*; )?{re.escape(grammar)} each value.*'no_regression\(metric, m"
+        ):
             parse_gate(expression)
 
     @pytest.mark.parametrize(
@@ -65,6 +67,17 @@ class TestParsing:
             ("low(valid) ≥ 0.9", "did you mean '>=' in place of '≥'? write"),
             ("no_regressions", "did you mean 'no_regression'? write"),
             ("no_regresion(f1)", "did you mean 'no_regression'? write"),
+            ("valid[a=b>c and 1,0] => 1", "did you mean '>=' in place of '=>'? write"),
+            ("valid >= 90%", "is not understood: write a share, 0.9 in place of 90%; write"),
+            ("valid > = 0.9", "write >= and <= without a space"),
+            ("0.9 <= valid", "begin with the metric"),
+            ("0.5 <= valid <= 0.9", "give two conditions as two gates"),
+            ("valid >= 0.9 and f1 >= 1", "give two conditions as two gates"),
+            ("valid[*] >= 1", "name a tag: [tag=value], or [tag=*] for each of its values"),
+            ("valid[site:a] >= 1", "name a tag: [tag=value]"),
+            ("valid[a=b][c=d] >= 1", "slices are those of one tag"),
+            ("tokens <= 1,000", "without commas, 1000 or 0.9"),
+            ("median(valid) >= 1", "median(…) is not a function of gates; did you mean 'p50'? there are"),
             ("lower(valid) >= 1", "lower(…) is not a function of gates; did you mean 'low'? there are: low, high, p1 … p99, min"),
             ("p100(valid) >= 1", "p100(…) is not a function of gates"),
             ("p0(valid) >= 1", "p0(…) is not a function of gates"),

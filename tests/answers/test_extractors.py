@@ -22,6 +22,7 @@ from evalharness.answers import (
     strip_thinking,
 )
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError
+from evalharness.scores import math_verify
 
 
 @pytest.mark.parametrize(
@@ -146,6 +147,11 @@ def test_filters_stand_side_by_side_with_a_rate_of_nothing_found() -> None:
         (lambda: chain(strip_thinking), ContractTypeError, r"write strip_thinking\(…\), with parentheses"),
         (lambda: chain(boxed(), choice_letter), ContractTypeError, r"write choice_letter\(…\), with parentheses"),
         (lambda: by_filter("a", [boxed()]), ContractTypeError, "filters must be a mapping of names to extractors"),
+        (
+            lambda: by_filter("1", {"a": last_number()}, mv=lambda found: math_verify("", "")),  # type: ignore[return-value]
+            ContractTypeError,
+            r"'mv' must .*give its \.equal",
+        ),
         (lambda: boxed()(None), ContractTypeError, r"the text of an extractor must be a str, got None \(NoneType\)"),
         (lambda: chain(len)("ab"), ContractTypeError, r"what len returns must be a str, got 2 \(int\)"),
     ],

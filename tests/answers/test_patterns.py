@@ -31,6 +31,7 @@ LONG = 40_000
         r"\b(yes|no)\b",
         r"(?<=is )\w+",
         r"#### (a+)+b",  # the text holds no place to begin at
+        r"(?<=the best answer is )(.*)(?=.)",  # nor a place to look back to
     ],
 )
 def test_usual_patterns_run_at_once_on_long_texts(pattern: str) -> None:
@@ -42,7 +43,9 @@ def test_patterns_with_many_ways_are_no_danger(pattern: str) -> None:
     assert BoundedPattern(pattern).steps("a" * LONG) > MAX_STEPS
 
 
-@pytest.mark.parametrize("pattern", [r"(?s).*#### ", r".+ is (\w+)", r"\s+$", r"([^#]*)####", r"(?m)[ \t]+$", r"^\s*(.*)"])
+@pytest.mark.parametrize(
+    "pattern", [r"(?s).*#### ", r".+ is (\w+)", r"\s+$", r"([^#]*)####", r"(?m)[ \t]+$", r"^\s*(.*)", r"[\s\S]*####\s*(\S+)"]
+)
 def test_a_run_that_a_pattern_begins_with_is_tried_once(pattern: str) -> None:
     bounded = BoundedPattern(pattern)
     for text in ("a" * LONG, " " * LONG + "x", "a #### is b\n" + "a\n" * LONG):

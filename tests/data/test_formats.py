@@ -261,6 +261,12 @@ def test_a_file_of_images_alone_has_as_many_rows_as_images(tmp_path: Path) -> No
         assert [row["image"].read() for row in read_rows(name, data_dir=tmp_path)] == [PNG] * 5
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "file.arrow", "stream.arrow", "a.jsonl", "a.json"])
+def test_a_file_without_rows_has_none(name: str, tmp_path: Path) -> None:
+    written(tmp_path, name, [])
+    assert list(cases_from(name)(tmp_path)) == []
+
+
 @pytest.mark.parametrize("free_bytes", [1 << 40, 0])
 def test_large_row_groups_are_read_some_rows_at_a_time(free_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from evalharness.data import arrow_files
@@ -305,6 +311,16 @@ class TestFolders:
         (hub / "refs").mkdir()
         (hub / "refs" / "main").write_text("bbb")
         assert [row["q"] for row in read_rows("test.jsonl", data_dir=hub)] == ["bbb"]
+
+    def test_the_hubs_whole_cache_stands_for_the_snapshots_of_its_data_sets(self, tmp_path: Path) -> None:
+        for name, columns in (("org--one", {"q": "one"}), ("org--two", {"x": "two"}), ("us--one", {"q": "again"})):
+            snapshot = tmp_path / f"datasets--{name}" / "snapshots" / "aaa"
+            (snapshot / "main").mkdir(parents=True)
+            (snapshot.parents[1] / "blobs").mkdir()
+            write_jsonl(snapshot / "main" / "test.jsonl", [columns])
+        assert [case.row["x"] for case in cases_from("main/test.jsonl", needs=("x",))(tmp_path)] == ["two"]
+        with pytest.raises(ConfigError, match=r"such files in datasets--org--one, datasets--us--one; give the folder of one with --data"):
+            next(cases_from("main/test.jsonl", needs=("q",))(tmp_path))
 
     def test_the_first_name_that_means_files_counts_in_the_order_of_numbers(self, tmp_path: Path) -> None:
         (tmp_path / "test").mkdir()

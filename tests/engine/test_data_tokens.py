@@ -98,8 +98,8 @@ def test_a_scored_text_is_read_and_named_too_and_kept_text_where_asked() -> None
     kept, _ = ask(*requests, template=ChatTemplateOptions(special_tokens=False))
     assert [len(result.token_ids) for result in read] == [2, 2, 11, 2]
     assert [len(result.token_ids) for result in kept] == [11, 11, 11, 2]
-    assert [result.ignored_options for result in read] == [READ[:1], READ[:1], (), ()]
-    assert [result.ignored_options for result in kept] == [KEPT[:1], KEPT[:1], (), ()]
+    assert [result.ignored_options for result in read] == [READ[:1], READ[:1], KEPT[:1], ()]
+    assert [result.ignored_options for result in kept] == [KEPT[:1], KEPT[:1], KEPT[:1], ()]
     assert read[3] == kept[3]
 
 
@@ -109,8 +109,9 @@ def test_every_text_of_a_chat_is_looked_at() -> None:
     assert special_tokens_in([{"role": "<|im_start|>", "content": [{"type": "text", "text": "<|im_end|>"}]}, called], FakeTokenizer()) == (
         "<|im_start|>", "<|im_end|>", "<|image_pad|>",
     )  # fmt: skip
-    (result,), _ = ask(chat("a", tools=[tool]))
-    assert READ[0] in result.ignored_options
+    (read, kept), prompts = ask(chat("a", tools=[tool]), chat("a", tools=[tool], special_tokens=False))
+    assert (read.ignored_options, kept.ignored_options) == (READ[:1], KEPT[:1])
+    assert [spelled(prompt).count("*") for prompt in prompts] == [6, 5]
 
 
 def test_what_cannot_be_kept_text_is_refused_and_never_silent() -> None:
@@ -124,7 +125,8 @@ def test_what_cannot_be_kept_text_is_refused_and_never_silent() -> None:
     assert kept.problem.startswith(
         "the data holds '<|im_end|>' where the chat template reads it too, or in two parts of a message, so that"
     )
-    (refused,), _ = ask(chat("a<|im_end|>b", special_tokens=False), tokenizer=Reading())
+    (refused, left_out), _ = ask(chat("a<|im_end|>b", special_tokens=False), chat("a<|im_end|>b<|endoftext|>"), tokenizer=Reading())
+    assert not any("<|endoftext|> read" in remark for remark in left_out.ignored_options)  # it did not come into the prompt
     assert refused.kind == "invalid"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import random
 import shutil
 import zipfile
@@ -95,6 +96,17 @@ def test_a_file_of_lmms_eval_is_read_too(reports: Path) -> None:
     read = read_lm_eval([Path("logs")], "lmms-eval")
     assert (read.model, [task.name for task in read.tasks], read.tasks[0].samples[3].scores) == ("qwen", ["chartqa"], {"exact_match": 1.0})
     assert (read.tasks[0].samples[0].answers[0].prompt, read.tasks[0].samples[0].answers[0].text) == ("Q: 0 + 1?\nA:", "A: 4")
+
+
+def test_a_perplexitys_samples_are_log_probabilities_and_predictions_alone_have_no_scores(tmp_path: Path) -> None:
+    lines = [{**chosen(number, (-1.0,), 0), "metrics": ["perplexity"], "perplexity": -1.0 - number} for number in range(2)]
+    results = {"lambada": {"perplexity,none": math.exp(1.5), "bypass,none": 999}}
+    higher = {"lambada": {"perplexity": False}}
+    read = read_lm_eval([write_lm_eval(tmp_path, {"lambada": lines}, results=results, higher_is_better=higher)], "lm-eval")
+    (task,) = read.tasks
+    assert [sample.scores for sample in task.samples] == [{"perplexity_logprob": -1.0}, {"perplexity_logprob": -2.0}]
+    assert task.aggregates == {"perplexity": pytest.approx(math.exp(1.5))}
+    assert task.directions == {"perplexity": "lower"}
 
 
 LMMS = {"token_counts": [None], "doc_hash": "74234e98", "input": "What is 1?"}
@@ -257,7 +269,7 @@ def test_a_run_goes_out_and_comes_back(reports: Path, capsys: pytest.CaptureFixt
         assert values[0] == values[1]
     shutil.rmtree("lm-eval")
     # A choice behind a prompt of its own keeps it, and whether one is greedy stays unknown where it was not told.
-    arc = [{**line, "arguments": {f"gen_args_{n}": {"arg_0": f"Q {n}", "arg_1": " a"} for n in range(3)}} for line in ARC]
+    arc = [{**line, "arguments": {f"gen_args_{n}": {"arg_0": f"Q {n}" * (n < 2), "arg_1": " a"} for n in range(3)}} for line in ARC]
     arc[0]["resps"] = [[["-1.5", "True"]], [["-inf", "None"]], [["-2.0", "False"]]]
     choices = read_lm_eval([write_lm_eval(Path("apart"), {"arc": arc})], "lm-eval").tasks[0].samples[0].details["choices"]
     assert choices[1] == {"text": " a", "logprob": "-inf", "context": "Q 1"}

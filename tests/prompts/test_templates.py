@@ -58,16 +58,17 @@ def text_for(made: Any) -> str:
         ("{{ n + 1 }}{% for o in options %} {{loop.index}}.{{o}}{% endfor %}", "2 1.x 2.y"),
         ("{{q|regex_replace('[?]', '!')}}", "1!"),
         (lambda row: row["q"] * 2, "1?1?"),
+        ("{{q}}{{hint or ''}}{% if hint %}{{hint}}{% endif %}", "1?"),
     ],
 )
 def test_a_field_is_jinja_a_column_or_a_function(field: Any, text: str) -> None:
-    assert text_of(field, {"q": "1?", "n": 1, "options": ["x", "y"], "odd name": "odd"}, "text") == text
+    assert text_of(field, {"q": "1?", "n": 1, "options": ["x", "y"], "odd name": "odd", "hint": None}, "text") == text
 
 
 @pytest.mark.parametrize(
     ("field", "problem"),
     [
-        ("{{quesion}}", r"text: 'quesion' is undefined; did you mean 'question'\? the row has: question, n"),
+        ("{{quesion}}", r"text: 'quesion' is undefined; did you mean 'question'\? the row has: question, n, hint"),
         ("{{question.x.y}}", "text: 'str object' has no attribute 'x'"),
         ("{{1 / n}}", "text makes no text of this row: ZeroDivisionError"),
         ("{{('a' * 999)|regex_replace('', 'b' * 99999)}}", "the pattern '' is replaced by more than 16777216 characters"),
@@ -77,14 +78,15 @@ def test_a_field_is_jinja_a_column_or_a_function(field: Any, text: str) -> None:
         ("{{'x' * 10 ** 12}}", "text makes no text of this row: TemplateLimit"),
         ("{{question.__class__.__mro__}}", "text makes no text of this row: SecurityError"),
         ("n", r"text must be a text, got 0 \(int\)"),
-        ("quesion", r"text is .quesion., no column of the row; did you mean .question.\? it has: question, n"),
+        ("Q: {{hint}}", r"text writes a value that is null; write {{column or ''}} where that is meant; null are: hint"),
+        ("quesion", r"text is .quesion., no column of the row; did you mean .question.\? it has: question, n, hint"),
     ],
 )
 def test_a_row_without_what_a_field_needs_is_invalid_and_says_so(monkeypatch: pytest.MonkeyPatch, field: str, problem: str) -> None:
     bounded = BoundedFunction("evalharness.answers.patterns:run_pattern", limit_s=0.2)
     monkeypatch.setattr("evalharness.answers.patterns._elsewhere", bounded)
     with pytest.raises(RequestError, match=problem):
-        text_of(field, {"question": "", "n": 0}, "text")
+        text_of(field, {"question": "", "n": 0, "hint": None}, "text")
 
 
 @pytest.mark.parametrize(
@@ -233,6 +235,24 @@ def test_the_case_itself_is_known_in_its_file_whatever_map_makes_of_it(tmp_path:
         template("q", target="a", shots=few_shot("all.jsonl", 6))(cases[0])
     alone = next(cases_from("other.jsonl", id="q")(tmp_path / "all.jsonl"))  # --data names the file itself
     assert made(alone).shots == made(cases[0]).shots
+
+
+def test_a_worked_example_without_what_its_template_needs_is_named() -> None:
+    with pytest.raises(RequestError, match=r"^worked example r7: target of a shot writes a value that is null"):
+        template("q", target="{{a}}", shots=few_shot([{"id": "r7", "q": "x", "a": None}], 1))(case())
+
+
+def test_shots_for_one_saved_split_are_of_the_split_that_they_name(tmp_path: Path) -> None:
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    for split, word in (("train", "shown"), ("test", "asked")):
+        folder = tmp_path / split
+        folder.mkdir()
+        (folder / "rows.jsonl").write_text("".join(json.dumps({"q": f"{word} {place}", "a": "1"}) + "\n" for place in range(3)))
+        (folder / "dataset_info.json").write_text("{}")
+        (folder / "state.json").write_text('{"_data_files": [{"filename": "rows.jsonl"}]}')
+    case = next(cases_from("test.jsonl")(tmp_path / "test"))
+    text = text_for(template("q", target="a", shots=few_shot("main/train-*.parquet", 2))(case))
+    assert (text.count("shown"), text.count("asked")) == (2, 1)
 
 
 def test_classes_come_equally_often() -> None:

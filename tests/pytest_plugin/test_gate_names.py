@@ -34,7 +34,10 @@ ADDS = "pytestmark = pytest.mark.eval(cases=cases, request=ask, suite='math', ag
 @pytest.mark.parametrize(
     ("gate", "told"),
     [
-        ("totl >= 1", "is on what neither the test nor its eval records; did you mean 'total'? It can be on: right, f1_macro, math."),
+        (
+            "totl >= 1",
+            "is on a metric that neither the test nor its eval gives; did you mean 'total'? It can be on: right, f1_macro, math.",
+        ),
         ("low(f1_marco) >= 1", "did you mean 'f1_macro'?"),
         ("p95(total) <= 1", "is about single cases, and total is one number over all cases"),
         ("rihgt[parity=*] >= 1", "is on a score that the test never records; did you mean 'right'? It can be on: right, pass_rate"),

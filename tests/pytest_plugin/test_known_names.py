@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +83,10 @@ def fill(scores: dict[str, float]) -> None:
     scores["filled"] = 1.0
 
 
+def returned(scores: dict[str, float]) -> dict[str, float]:
+    return scores
+
+
 def look_at(scores: Mapping[str, float]) -> float:
     return scores["valid"]
 
@@ -155,6 +160,10 @@ def handed_on(generation: Any, score: Any) -> None:
     record(score, judge(generation.text), more=1)
 
 
+def of_a_decorated(generation: Any, score: Any) -> None:
+    score(**decorated(generation.text))
+
+
 def nothing(generation: Any) -> None:
     assert generation
 
@@ -170,6 +179,7 @@ TOLD: list[tuple[Any, set[str]]] = [
     (of_choices, {"mc1_acc", "mc2_acc"}),
     (of_samples, {"pass@*", "pass^*", "majority"}),
     (handed_on, {*VALID, "more"}),
+    (of_a_decorated, {"inner", "outer"}),
     (nothing, set()),
 ]
 
@@ -250,10 +260,6 @@ def of_an_argument(case: Any, score: Any, judge: Any) -> None:
     score(**judge(case).scores)
 
 
-def of_a_decorated(generation: Any, score: Any) -> None:
-    score(**decorated(generation.text))
-
-
 def of_a_global_that_is_filled(generation: Any, score: Any) -> None:
     score(**FILLED_LATER)
 
@@ -280,6 +286,20 @@ def in_a_list(generation: Any, score: Any) -> None:
     for each in [pair.scores]:
         each["b"] = 1.0
     score(**pair.scores)
+
+
+def changed_through_what_holds_it(generation: Any, score: Any) -> None:
+    scores = {"a": 1.0}
+    judged = Judged("", scores)
+    judged.scores["b"] = 1.0  # type: ignore[index]
+    score(**scores)
+
+
+def changed_through_what_is_returned(generation: Any, score: Any) -> None:
+    scores = {"a": 1.0}
+    same = returned(scores)
+    same["b"] = 1.0
+    score(**scores)
 
 
 def rebound_within(generation: Any, score: Any) -> None:
@@ -311,14 +331,16 @@ def unbounded(generation: Any, score: Any) -> None:
         made_freely,
         of_data,
         of_an_argument,
-        of_a_decorated,
         of_a_global_that_is_filled,
         by_another_name,
         by_a_partial,
         in_a_comprehension,
         in_a_lambda,
         in_a_list,
+        changed_through_what_holds_it,
+        changed_through_what_is_returned,
         rebound_within,
+        functools.wraps(nothing)(lambda *arguments: None),
         unbounded,
     ],
 )
@@ -345,10 +367,11 @@ def by_class(rows: Sequence[Any]) -> dict[str, float]:
         (perplexity_aggregates, {"word_perplexity", "byte_perplexity", "bits_per_byte"}),
         (partial(judge, strict=True), None),
         (lambda rows: {"total": len(rows)}, {"total"}),
+        *[(lambda rows: {"a": 1}, {"a"}), (lambda cases: {"b": 1}, {"b"}), (lambda lines: {"c": 1}, None), (lambda lines: {"d": 1}, None)],
         (by_class, {"f1_*"}),
         (len, None),
     ],
-    ids=["all of several", "translation", "perplexity", "no mapping", "lambda", "by class", "built in"],
+    ids=["all of several", "translation", "perplexity", "no mapping", "lambda", *"abcd", "by class", "built in"],
 )
 def test_names_of_aggregates(function: Any, names: set[str] | None) -> None:
     assert names_returned(function) == names

@@ -21,7 +21,9 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for day, name in enumerate(("old", "new"), 1):
         samples = [row(f"c{number}", text=HOSTILE, scores={"correct": float(number)}, tags={"continent": HOSTILE}) for number in range(2)]
         told = gate(False, expression="correct >= 1", reason=HOSTILE, engine=HOSTILE)
-        write_run(tmp_path / "reports" / name, samples, gates=[told], finished_at=f"2030-01-0{day}T00:00:00.000+00:00")
+        over_all = {"eval": "stage_a", "test": "test_summary", "engine": "hf:tiny", "metric": HOSTILE, "value": 0.75, "low": 0.5, "high": 1}
+        facts = {"gates": [told], "aggregates": [over_all]}
+        write_run(tmp_path / "reports" / name, samples, **facts, finished_at=f"2030-01-0{day}T00:00:00.000+00:00")
     return tmp_path / "reports"
 
 
@@ -38,6 +40,7 @@ def test_what_it_shows_is_escaped() -> None:
     assert "&lt;script&gt;" in shown
     assert not [part for part in ("<script", "\x1b", "\u202e") if part in shown]
     assert "<td>0.500</td>" in shown
+    assert "<td>0.750</td><td>0.500 … 1.000</td>" in shown
     assert repr(run).startswith("<Run new: FAILED, the gate failed")
     assert run.facts["run_id"] == "first"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from evalharness.api.errors import ContractValueError
+from evalharness.api.errors import ContractTypeError, ContractValueError
 from evalharness.api.requests import GenerationResult
 from evalharness.scores import choice_aggregates, choice_scores
 
@@ -35,6 +36,13 @@ def test_sums_and_means_decide(sums, gold, acc, norm, by_bytes, tied):
     assert [scores[name] for name in ("acc", "acc_norm", "acc_bytes", "tied")] == [acc, norm, by_bytes, tied]
 
 
+def test_a_gold_may_come_out_of_a_table_or_be_several_texts():
+    for gold, acc in ((np.int64(1), 0), (np.array([0, 2]), 1), (["Blue", "Red"], 1), ((1, "Red"), 0), (range(3), 1)):
+        assert choice_scores(np.array([-1.0, -2.0, -3.0]), CHOICES, gold).scores["acc"] == acc
+    with pytest.raises(ContractTypeError, match=r"choices must be texts, got 2; give str\(…\)"):
+        choice_scores([-1.0, -2.0], ["a", 2], 0)
+
+
 def test_equal_choices_stay_two():
     judged = choice_scores([scored(-1.0, -1.0), -2.0, -3.0], ["no", "no", "yes"], 1)
     assert judged.scores["acc"] == 0
@@ -53,10 +61,12 @@ def test_mutual_information_takes_off_what_a_choice_is_worth_without_the_questio
     [
         ([-1.0], CHOICES, 0, "3 choices need as many results, got 1"),
         ([-1.0, -2.0], ["a", ""], 0, "choice 1 is empty"),
-        ([-1.0, -2.0], ["a", "b"], 2, "gold must be places from 0 to 1, got 2"),
-        ([-1.0, -2.0], ["a", "b"], True, "gold must be places from 0 to 1, got True"),
+        ([-1.0, -2.0], ["a", "b"], 2, "gold must be places from 0 to 1, .* got 2"),
+        ([-1.0, -2.0], ["a", "b"], True, "gold must be places from 0 to 1, .* got True"),
         ([-1.0, -2.0], ["a", "b"], [], "gold must be places"),
         ([-1.0, -2.0], ["a", "b"], "c", "gold 'c' is none of the choices"),
+        ([-1.0, -2.0], ["a", "b"], 1.0, "gold must be places from 0 to 1, or texts of choices, got 1.0"),
+        (["-1", -2.0], ["a", "b"], 0, "'a' cannot be weighed: '-1' is no sum of log-probabilities"),
         ([scored(None, -1.0), -2.0], ["a", "b"], 0, "'a' cannot be weighed"),
         ([-1.0, math.nan], ["a", "b"], 0, "'b' cannot be weighed: nan is no sum of log-probabilities"),
     ],

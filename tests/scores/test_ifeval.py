@@ -52,6 +52,11 @@ def test_the_scores_of_a_prompt_and_of_all_instructions() -> None:
     [
         (["punctuation:no_coma"], [{}], "IFEval has no instruction 'punctuation:no_coma'; did you mean 'punctuation:no_comma'?"),
         (["length_constraints:number_words"], [{"num_words": 3}], "needs num_words, relation; relation is missing in its kwargs"),
+        (
+            ["length_constraints:number_words"],
+            [{"num_words": "3", "relation": "at least"}],
+            "number_words cannot take {.*'3'.*}, its kwargs",
+        ),
         (["length_constraints:number_words"], [{"num_words": 3, "relation": "over"}], "must be one of 'less than', 'at least', got 'over'"),
         (["punctuation:no_comma"], [], "1 instructions have 0 kwargs"),
     ],

@@ -16,7 +16,7 @@ from evalharness.runs.judging import code_change
 
 JUDGING = ("references", "eval's code")
 """Fields of `Difference` that are about how answers were judged."""
-IMPORTED = ("lm-eval", "lmms-eval", "inspect")
+_IMPORTED = ("lm-eval", "lmms-eval", "inspect")
 """Backends of runs that `evalharness import` made."""
 SAME_TEXT_CASES = 3
 """From this many cases on, equal texts of two checkpoints are worth a warning."""
@@ -41,6 +41,11 @@ class Coverage:
     num_paired: int
     num_cases: int
     reasons: Mapping[str, int]
+
+
+def is_imported(side: Side) -> bool:
+    """Return whether another tool judged the cases: it has scores in common with a test of ours, but passes cases by a rule of its own."""
+    return side.circumstances.get("backend") in _IMPORTED
 
 
 def paired_cases(base: Sheet, candidate: Sheet) -> list[str]:
@@ -75,6 +80,8 @@ def differences(base: Side, candidate: Side) -> list[Difference]:
             all_differences.append(Difference("stopped when certain", text, True))
     all_differences += _of_facts(_shown(base, candidate), _shown(candidate, base), is_grave=False)
     all_differences += _of_weights(base, candidate)
+    if is_imported(base) != is_imported(candidate):
+        all_differences.append(Difference("judging", "pass_rate is not compared: another tool passes cases by a rule of its own", False))
     for side, other in ((base, candidate), (candidate, base)):
         for eval_name, test in side.sheets:
             if (eval_name, test) not in other.sheets:
@@ -230,8 +237,8 @@ def check_comparable(base: Side, candidate: Side, *, anyway: bool, go_on: str) -
     common = [key for key in candidate.sheets if key in base.sheets]
     if not common:
         names = [", ".join(sorted("::".join(key) for key in side.sheets)) for side in (base, candidate)]
-        is_imported = any(side.circumstances.get("backend") in IMPORTED for side in (base, candidate))
-        hint = "; import the other tool's samples with --like RUN, which names them as the cases of RUN that ask the same" * is_imported
+        hint = "; import the other tool's samples with --like RUN, which names them as the cases of RUN that ask the same"
+        hint *= is_imported(base) or is_imported(candidate)
         raise ComparisonError(f"the two runs have no test in common: the base has {names[0]}, the candidate {names[1]}{hint}")
     if (base.source, base.engine) == (candidate.source, candidate.engine) and base.source:
         raise ComparisonError(f"base and candidate are the same: {base.label}; name another run, or another engine with RUN:ENGINE")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evalharness.pytest_plugin.known_names.uses import Uses, uses_of
+from evalharness.pytest_plugin.known_names.uses import Uses, names_of_arguments, uses_of
 from evalharness.pytest_plugin.known_names.values import Lazy, Values, anything
 
 
@@ -30,10 +30,9 @@ class Frame:
         uses = source_of(function)
         if uses is None:
             return None
-        signature = inspect.signature(function).parameters
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         around = {**vars(builtins), **function.__globals__, **{name: cell.cell_contents for name, cell in cells if _is_filled(cell)}}
-        return cls(uses, around, {**dict.fromkeys(signature, anything), **bound})
+        return cls(uses, around, {**dict.fromkeys(names_of_arguments(uses.function), anything), **bound})
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -44,8 +43,8 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def source_of(function: Any) -> Uses | None:
-    """Return what a plain function's code does; None for any other, one of several at its place, or one that is wrapped."""
-    if not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
+    """Return what a function's code does; None where it cannot be read, or is one of several at its place."""
+    if not isinstance(function, types.FunctionType):
         return None
     code = function.__code__
     if function.__globals__.get("__file__") != code.co_filename:
@@ -57,7 +56,8 @@ def source_of(function: Any) -> Uses | None:
         found = _functions(code.co_filename, facts.st_mtime_ns, facts.st_size).get((code.co_name, code.co_firstlineno), [])
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return uses_of(found[0]) if len(found) == 1 else None
+    found = [node for node in found if names_of_arguments(node) == code.co_varnames[: len(names_of_arguments(node))]]
+    return uses_of(found[0]) if len({*map(ast.dump, found)}) == 1 else None  # lambdas may share a line
 
 
 @functools.lru_cache(maxsize=64)

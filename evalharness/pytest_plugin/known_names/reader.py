@@ -336,7 +336,7 @@ class Reader:
     def _taken(self, called: Value, call: ast.Call, argument: int | str, frame: Frame) -> tuple[str, Frame] | None:
         function = called.function if isinstance(called, Method) else called.value if isinstance(called, Known) else None
         uses = source_of(function)
-        if uses is None or not uses.is_plain:
+        if uses is None:
             return None
         owner = [always((called.owner,))] if isinstance(called, Method) else []
         arguments, keywords, is_complete = self._arguments(call, frame)
@@ -446,7 +446,7 @@ class Reader:
     def _returned(self, function: Any, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
         """Return what a function may return."""
         uses = source_of(function)
-        if uses is None or not uses.is_plain:
+        if uses is None:
             return ANY
         frame = Frame.of(function, self._parameters(function, arguments, keywords, is_complete=is_complete))
         assert frame is not None
@@ -459,7 +459,7 @@ class Reader:
         """Return what each parameter may be."""
         bound: dict[str, Lazy] = {}
         left, named = list(arguments), dict(keywords)
-        for name, parameter in inspect.signature(function).parameters.items():
+        for name, parameter in inspect.signature(function, follow_wrapped=False).parameters.items():
             default: Lazy = anything if parameter.default is parameter.empty else always((Known(parameter.default),))
             if parameter.kind is parameter.VAR_POSITIONAL:
                 bound[name] = always((Items(tuple(left)),)) if is_complete else anything

@@ -21,7 +21,7 @@ def names_recorded(test: Any, fixture: str = "score") -> frozenset[str] | None:
 
     def read(reader: Reader) -> frozenset[str]:
         frame = Frame.of(test)
-        if frame is None or frame.uses is None:
+        if frame is None or frame.uses is None or hasattr(test, "__wrapped__"):
             raise Unclear
         frame.trusted = _KEEPS_COPIES
         return _recorded(fixture, frame, reader) if fixture in frame.uses.parameters else frozenset()

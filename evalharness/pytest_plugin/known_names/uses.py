@@ -12,10 +12,11 @@ Function: TypeAlias = "ast.FunctionDef | ast.Lambda"
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _OWN_NAMES = (*_SCOPES, *_COMPREHENSIONS)
-_DECORATORS = {"property", "staticmethod", "classmethod", "cached_property"}
 _READING = {"items", "keys", "values", "get", "copy", "pop", "popitem", "clear", "index", "count"}
 """Methods of dicts and lists that give them nothing."""
 _ADDING = {"update", "setdefault"}
+_MAKING = {"dict", "set", "float", "int", "bool", "str", "len", "sum", "any", "all", "round", "isinstance"}
+"""Built-in functions whose result holds nothing that they get but keys and numbers."""
 _PASSED_ON = (ast.IfExp, ast.BoolOp, ast.Starred)
 _ONLY_READING = (
     ast.Return,
@@ -64,7 +65,7 @@ class Uses:
         self._parts: dict[str, set[str]] = {}
         """Other names of what a name stands for, or of a part of it."""
         self._elements: dict[str, set[str]] = {}
-        """Names of elements of what a name stands for."""
+        """Names of what is in what a name stands for, or of what a call made of it, which may hold it."""
         self._parents = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
         for node in _own_nodes(function):
             self._add_bindings(node)
@@ -75,12 +76,6 @@ class Uses:
             for node in ast.walk(part):
                 if isinstance(node, ast.Name) and not self._is_inner(node):
                     self._add_use(node)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether a call runs this code and nothing around it."""
-        decorators = getattr(self.function, "decorator_list", ())
-        return all(_last_name(decorator.func if isinstance(decorator, ast.Call) else decorator) in _DECORATORS for decorator in decorators)
 
     @property
     def parameters(self) -> list[str]:
@@ -160,6 +155,8 @@ class Uses:
             root = None if binding.adds else _root(binding.value)
             if root is not None:
                 (self._elements if binding.each else self._parts).setdefault(root, set()).add(target.id)
+            for given in () if binding.adds else _arguments_of(binding.value):
+                self._elements.setdefault(given, set()).add(target.id)
         elif isinstance(target, (ast.Tuple, ast.List)):
             for place, part in enumerate(target.elts):
                 self._bind(part, Binding(binding.value, (*binding.places, place), binding.each))
@@ -183,7 +180,7 @@ class Uses:
         while node is not self.function:
             if isinstance(node, _COMPREHENSIONS) and any(name.id in _stored(each.target) for each in node.generators):
                 return True
-            if isinstance(node, (ast.Lambda, ast.FunctionDef)) and name.id in _names_of_arguments(node):
+            if isinstance(node, (ast.Lambda, ast.FunctionDef)) and name.id in names_of_arguments(node):
                 return True
             node = self._parents[node]
         return False
@@ -220,12 +217,7 @@ class Uses:
         elif isinstance(parent, (ast.Tuple, ast.List)) and isinstance(self._parents.get(parent), ast.Return):
             pass  # whoever unpacks it has other names for it
         elif isinstance(parent, (ast.Dict, ast.DictComp)):
-            unpacked = (
-                [value for key, value in zip(parent.keys, parent.values, strict=True) if key is None]
-                if isinstance(parent, ast.Dict)
-                else []
-            )
-            if not (is_value or node in unpacked or node in (getattr(parent, "keys", None) or [getattr(parent, "key", None)])):
+            if node in _values_of(parent) and not is_value:
                 self._escaped.add(name)
         elif not (
             is_value or isinstance(parent, _ONLY_READING) or (isinstance(parent, ast.AugAssign) and isinstance(parent.op, ast.BitOr))
@@ -272,8 +264,11 @@ def _own_nodes(function: Function) -> Iterator[ast.AST]:
             waiting[:0] = ast.iter_child_nodes(node)
 
 
-def _names_of_arguments(function: Function) -> set[str]:
-    return {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+def names_of_arguments(function: Function) -> tuple[str, ...]:
+    """Return the names of all parameters, in the order in which code objects have them."""
+    args = function.args
+    rest = [each for each in (args.vararg, args.kwarg) if each is not None]
+    return tuple(each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs, *rest))
 
 
 def _stored(node: ast.AST) -> set[str]:
@@ -289,6 +284,23 @@ def _root(node: ast.AST) -> str | None:
     while isinstance(node, (ast.Attribute, ast.Subscript)) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else None
+
+
+def _arguments_of(node: ast.AST) -> set[str]:
+    """Return the names at the beginning of what a call gets whose result may hold it; none of another expression."""
+    if isinstance(node, (ast.IfExp, ast.BoolOp)):
+        parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else node.values
+        return {name for part in parts for name in _arguments_of(part)}
+    if not isinstance(node, ast.Call) or _last_name(node.func) in _MAKING:
+        return set()
+    return {name for given in (*node.args, *(each.value for each in node.keywords)) if (name := _root(given)) is not None}
+
+
+def _values_of(node: ast.Dict | ast.DictComp) -> list[ast.expr]:
+    """Return what becomes the values of a dict, rather than its keys or several entries."""
+    if isinstance(node, ast.DictComp):
+        return [node.value]
+    return [value for key, value in zip(node.keys, node.values, strict=True) if key is not None]
 
 
 def _last_name(node: ast.AST) -> str | None:

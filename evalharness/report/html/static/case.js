@@ -164,7 +164,7 @@ function sourcesOf(generation) {
     part("Prompt", generation.prompt_text),
     generation.shots?.length ? el("p", { class: "small" }, visible(`Worked examples: ${generation.shots.join(", ")}`)) : null,
     generation.fallback ? el("p", { class: "small" }, visible(`Fallback: ${generation.fallback}`)) : null,
-    generation.ignored_options?.length ? el("p", { class: "small" }, visible(`Options left out: ${generation.ignored_options.join(", ")}`)) : null,
+    generation.ignored_options?.length ? el("p", { class: "small" }, visible(`Remarks: ${generation.ignored_options.join(", ")}`)) : null,
   ].filter(Boolean);
 }
 
