@@ -79,6 +79,8 @@ def test_the_exit_code_tells_a_wrong_input_from_something_broken(
     ("words", "command"),
     [
         pytest.param(["run", "evals"], "pytest evals --model PATH", id="run"),
+        pytest.param(["--model", "hf", "--tasks", "gsm8k"], "pytest evals --model PATH", id="options-of-a-run"),
+        pytest.param(["--tasks", "list"], "pytest evals --model PATH", id="options-of-another-harness"),
         pytest.param(["eval"], "pytest evals --model PATH", id="eval"),
         pytest.param(["resume", "r"], "pytest evals --resume RUN", id="resume"),
         pytest.param(["ls"], "evalharness list", id="ls"),

@@ -87,8 +87,16 @@ class TestComparing:
 
     def test_a_path_comes_before_a_name(self, root: Path) -> None:
         Path("old:tiny").mkdir()
-        Path("other").mkdir()
+        run_dir(root / "other", cases([1.0]))
         assert [expand_run(text) for text in ("old:tiny", "other", "other:tiny")] == ["old:tiny", "other", "other:tiny"]
+
+    def test_a_folder_that_is_no_run_does_not_hide_the_run_of_its_name(self, root: Path) -> None:
+        Path("other").mkdir()
+        run = root / "reports" / "other"
+        with pytest.raises(RecordError, match="^odl is not a run directory, .*; did you mean 'old'[?] give"):
+            find_run("odl")
+        assert (find_run("other"), find_run("./other")) == (run, Path("other"))
+        assert [expand_run(text) for text in ("other", "other:tiny")] == [str(run), f"{run}:tiny"]
 
 
 class TestFolder:
