@@ -367,6 +367,8 @@ class TestSlices:
             check("x[sites=north] >= 1")
         with pytest.raises(ConfigError, match="no case has site=nort; did you mean 'north'. its values here are: north, south"):
             check("x[site=nort] >= 1")
+        with pytest.raises(ConfigError, match="slices are those of one tag, give cases a tag that joins two; its values here are: north"):
+            check("x[site=north,label=a] >= 1")
         check("x[site=*] >= 1")
         with pytest.raises(ConfigError, match="no case has any"):
             refuse_unknown_slices([parse_gate("x[a=b] >= 1")], [])

@@ -92,6 +92,7 @@ def test_the_exit_code_tells_a_wrong_input_from_something_broken(
         pytest.param(["report"], "evalharness report latest", id="no-run"),
         pytest.param(["show"], "evalharness show latest", id="no-run-and-no-case"),
         pytest.param(["report", "nowhere"], "pytest evals --model PATH", id="no-run-at-all"),
+        pytest.param(["import", "lm-eval", "nowhere"], "evalharness import --help", id="nothing-to-import"),
         pytest.param(["compare", "./a", "./b"], "evalharness compare --help", id="no-such-side"),
         pytest.param(["init", "--template", "chta"], "evalharness init --help", id="choice"),
         pytest.param(["init", "--model", "nowhere"], "evalharness init --help", id="wrong-value"),
