@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from evalharness.api.cases import Case
-from evalharness.api.checks import check_sequence, shown
+from evalharness.api.checks import check_sequence, named_parameters, shown
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, ImageError
 from evalharness.api.images import StoredBytes
 from evalharness.data.finding import Needs, row_files, scan
@@ -60,6 +60,17 @@ class _Columns(dict[str, Any]):
         raise KeyError(str(no_column(name, list(self), str(self.get("__file__", "the row")))))
 
 
+@named_parameters(
+    split='the files of the split, as in cases_from("test-*.parquet")',
+    data_files="the files' names, as the first arguments",
+    dataset_path="the files' names, as the first arguments",
+    data_dir="--data FOLDER, or data=FOLDER in the eval marker",
+    process_docs="map",
+    doc_to_target="reference, or target in a template",
+    target="reference",
+    answer="reference",
+    limit="--limit N",
+)
 def cases_from(
     *names: str | Path | Iterable[Row],
     id: Column | Sequence[str] | None = None,

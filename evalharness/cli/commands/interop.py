@@ -72,7 +72,8 @@ def import_(
     try:
         read = read_inspect(files) if tool == "inspect" else read_lm_eval(files, tool)
     except RecordError as error:
-        raise error.helped_by(error.command or "evalharness import --help")
+        error.helped_by(error.command or "evalharness import --help")
+        raise
     rename_scores(read, dict(map(_pair, renamed)))
     if like is not None:
         name_as(read, find_run(like))
