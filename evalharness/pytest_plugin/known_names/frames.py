@@ -10,9 +10,9 @@ import types
 from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from evalharness.pytest_plugin.known_names.uses import Uses, names_of_arguments, uses_of
+from evalharness.pytest_plugin.known_names.uses import Uses, changed_in, names_of_arguments, uses_of
 from evalharness.pytest_plugin.known_names.values import Lazy, Values, anything
 
 
@@ -22,18 +22,22 @@ class Frame:
     def __init__(self, uses: Uses | None, around: Mapping[str, Any], bound: Mapping[str, Lazy], outer: Frame | None = None) -> None:
         self.uses, self.around, self.bound, self.outer = uses, around, bound, outer
         self.found: dict[str, Values] = {}
+        self.changed: frozenset[str] = frozenset()
+        """Names of the module that may stand for something else when code runs."""
         self.trusted: frozenset[str] = frozenset()
         """Functions that change nothing that they get."""
 
     @classmethod
     def of(cls, function: Any, bound: Mapping[str, Lazy] = types.MappingProxyType({})) -> Frame | None:
         """Return the frame of a function, None where its source is not there or it is none that can be read."""
-        uses = source_of(function)
-        if uses is None:
+        uses, file = source_of(function), _file_of(function)
+        if uses is None or file is None:
             return None
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         around = ChainMap({name: cell.cell_contents for name, cell in cells if _is_filled(cell)}, function.__globals__, vars(builtins))
-        return cls(uses, around, {**dict.fromkeys(names_of_arguments(uses.function), anything), **bound})
+        frame = cls(uses, around, {**dict.fromkeys(names_of_arguments(uses.function), anything), **bound})
+        frame.changed = file.changed
+        return frame
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -45,30 +49,44 @@ def _is_filled(cell: types.CellType) -> bool:
 
 def source_of(function: Any) -> Uses | None:
     """Return what a function's code does; None where it cannot be read, or is one of several at its place."""
-    if not isinstance(function, types.FunctionType):
+    source = _file_of(function)
+    if source is None or function.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return None
     code = function.__code__
-    if function.__globals__.get("__file__") != code.co_filename:
-        return None  # the code may be that of another version of the file
-    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        return None
-    try:
-        facts = Path(code.co_filename).stat()
-        found = _functions(code.co_filename, facts.st_mtime_ns, facts.st_size).get((code.co_name, code.co_firstlineno), [])
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    found = source.functions.get((code.co_name, code.co_firstlineno), [])
     found = [node for node in found if names_of_arguments(node) == code.co_varnames[: len(names_of_arguments(node))]]
     return uses_of(found[0]) if len({*map(ast.dump, found)}) == 1 else None  # lambdas may share a line
 
 
+class _File(NamedTuple):
+    """The functions of a file by name and first line, as their code has it, and the names that functions bind or change for others."""
+
+    functions: Mapping[tuple[str, int], list[ast.FunctionDef | ast.Lambda]]
+    changed: frozenset[str]
+
+
+def _file_of(function: Any) -> _File | None:
+    if not isinstance(function, types.FunctionType):
+        return None
+    path = function.__code__.co_filename
+    if function.__globals__.get("__file__") != path:
+        return None  # the code may be that of another version of the file
+    try:
+        facts = Path(path).stat()
+        return _read(path, facts.st_mtime_ns, facts.st_size)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 @functools.lru_cache(maxsize=64)
-def _functions(path: str, mtime_ns: int, num_bytes: int) -> dict[tuple[str, int], list[ast.FunctionDef | ast.Lambda]]:
-    """Return the functions of a file by name and first line, as their code has it."""
-    found: dict[tuple[str, int], list[ast.FunctionDef | ast.Lambda]] = {}
+def _read(path: str, mtime_ns: int, num_bytes: int) -> _File:
+    functions: dict[tuple[str, int], list[ast.FunctionDef | ast.Lambda]] = {}
+    changed: set[str] = set()
     for node in ast.walk(ast.parse(Path(path).read_bytes())):
         if isinstance(node, ast.Lambda):
-            found.setdefault(("<lambda>", node.lineno), []).append(node)
+            functions.setdefault(("<lambda>", node.lineno), []).append(node)
         elif isinstance(node, ast.FunctionDef):
             line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            found.setdefault((node.name, line), []).append(node)
-    return found
+            functions.setdefault((node.name, line), []).append(node)
+            changed |= changed_in(node)
+    return _File(functions, frozenset(changed))

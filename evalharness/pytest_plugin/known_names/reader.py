@@ -286,6 +286,8 @@ class Reader:
         known = here.around[name]
         if isinstance(known, (dict, list, set)) and (not known or here.uses.may_change(name)):
             return ANY  # it may be filled later
+        if name in here.changed and not isinstance(known, (type, types.FunctionType, types.ModuleType)):
+            return ANY
         return (Known(known),)
 
     def _local(self, name: str, frame: Frame) -> Values:

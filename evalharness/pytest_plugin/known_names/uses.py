@@ -15,6 +15,7 @@ _OWN_NAMES = (*_SCOPES, *_COMPREHENSIONS)
 _READING = {"items", "keys", "values", "get", "copy", "pop", "popitem", "clear", "index", "count"}
 """Methods of dicts and lists that give them nothing."""
 _ADDING = {"update", "setdefault"}
+_CHANGING = {*_ADDING, "pop", "popitem", "clear", "append", "extend", "insert", "remove", "add", "discard", "sort"}
 _MAKING = {"dict", "set", "float", "int", "bool", "str", "len", "sum", "any", "all", "round", "isinstance"}
 """Built-in functions whose result holds nothing that they get but keys and numbers."""
 _PASSED_ON = (ast.IfExp, ast.BoolOp, ast.Starred)
@@ -269,6 +270,16 @@ def names_of_arguments(function: Function) -> tuple[str, ...]:
     args = function.args
     rest = [each for each in (args.vararg, args.kwarg) if each is not None]
     return tuple(each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs, *rest))
+
+
+def changed_in(function: ast.FunctionDef) -> set[str]:
+    """Return the names that a function binds for others, and those of what it may change, its own ones included."""
+    names = {name for node in ast.walk(function) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
+    for node in ast.walk(function):
+        is_changing = isinstance(node, ast.Attribute) and node.attr in _CHANGING
+        if is_changing or (isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del))):
+            names.add(_root(node) or "")
+    return names
 
 
 def _stored(node: ast.AST) -> set[str]:
