@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.pytest_plugin.project import MARK, Project, eval_module
@@ -29,30 +31,27 @@ def test_a_gate_of_a_test_without_scores_is_refused(project: Project) -> None:
 
 
 ADDS = "pytestmark = pytest.mark.eval(cases=cases, request=ask, suite='math', aggregate=lambda rows: {'total': 1.0, 'f1_macro': 1.0})\n"
+TOLD = {
+    "totl >= 1": "is on a metric that neither the test nor its eval gives; did you mean 'total'? It can be on: right, f1_macro, math.",
+    "low(f1_marco) >= 1": "did you mean 'f1_macro'?",
+    "p95(total) <= 1": "is about single cases, and total is one number over all cases",
+    "rihgt[parity=*] >= 1": "is on a score that the test never records; did you mean 'right'? It can be on: right, pass_rate",
+    "drop(rihgt) <= 1": "did you mean 'right'?",
+    "no_regression(right, rihgt)": "did you mean 'right'? It can be on: right, pass_rate, length_rate, empty_rate",
+    "no_regression(total)": "is about single cases",
+    "picked >= 1": "; details() has it, but gates are on what score() records.",
+}
 
 
-@pytest.mark.parametrize(
-    ("gate", "told"),
-    [
-        (
-            "totl >= 1",
-            "is on a metric that neither the test nor its eval gives; did you mean 'total'? It can be on: right, f1_macro, math.",
-        ),
-        ("low(f1_marco) >= 1", "did you mean 'f1_macro'?"),
-        ("p95(total) <= 1", "is about single cases, and total is one number over all cases"),
-        ("rihgt[parity=*] >= 1", "is on a score that the test never records; did you mean 'right'? It can be on: right, pass_rate"),
-        ("drop(rihgt) <= 1", "did you mean 'right'?"),
-        ("no_regression(right, rihgt)", "did you mean 'right'? It can be on: right, pass_rate, length_rate, empty_rate"),
-        ("no_regression(total)", "is about single cases"),
-        ("picked >= 1", "; details() has it, but gates are on what score() records."),
-    ],
-)
-def test_names_are_known_through_functions(project: Project, gate: str, told: str) -> None:
-    body = f"@pytest.mark.gate('{gate}')\ndef test_s(case, generation, score, details):\n"
-    body += "    judged = dict(right=1)\n    score(**judged)\n    details(picked=judged)\n"
-    run = project.write(test_a=eval_module(ADDS + body)).run_inline()
+def test_names_are_known_through_functions_and_of_what_evals_add(project: Project) -> None:
+    right = "'low(right) >= 1', 'total >= 1', 'math.right_micro >= 1', 'no_regression(right, parity, category)'"
+    body = "    judged = dict(right=1)\n    score(**judged)\n    details(picked=judged)\n"
+    tests = [f"@pytest.mark.gate('{gate}', {right})\ndef test_s(case, generation, score, details):\n{body}" for gate in TOLD]
+    run = project.write(**{f"test_{place}": eval_module(ADDS + test) for place, test in enumerate(tests)}).run_inline()
     assert run.opened_no_run
-    assert told in " ".join(run.output.split())
+    output = " ".join(run.output.split())
+    for gate, told in TOLD.items():
+        assert re.search(rf"the gate '{re.escape(gate)}' [^!]*{re.escape(told)}", output), gate
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import builtins
 import functools
 import inspect
 import types
+from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ class Frame:
         if uses is None:
             return None
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        around = {**vars(builtins), **function.__globals__, **{name: cell.cell_contents for name, cell in cells if _is_filled(cell)}}
+        around = ChainMap({name: cell.cell_contents for name, cell in cells if _is_filled(cell)}, function.__globals__, vars(builtins))
         return cls(uses, around, {**dict.fromkeys(names_of_arguments(uses.function), anything), **bound})
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import itertools
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -39,7 +38,9 @@ from evalharness.pytest_plugin.known_names.values import (
     row,
 )
 
-_MAX_STEPS, _MAX_DEPTH, _MAX_COMBINATIONS = 50_000, 30, 500
+_MAX_STEPS, _MAX_DEPTH, _MAX_COMBINATIONS = 5000, 30, 500
+_OF_A_CALL = 10
+"""Steps that looking into a function counts for."""
 _FROM_KEYS = vars(dict)["fromkeys"]
 _BUILT_IN_TYPES = (type, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 _BUILT_IN = (list, tuple, set, frozenset, sorted, reversed, zip, enumerate, _FROM_KEYS)
@@ -58,7 +59,7 @@ class Reader:
     """Evaluates expressions; gives up after so many steps."""
 
     def __init__(self) -> None:
-        self._steps = itertools.count()
+        self._steps = 0
         self._depth = 0
 
     # What is asked of values
@@ -108,20 +109,24 @@ class Reader:
         return set(map(pattern_of, values))
 
     def attribute(self, value: Value, name: str) -> Values:
-        """Return what an attribute may be."""
-        if isinstance(value, Known) and isinstance(value.value, types.ModuleType):
-            return (Known(vars(value.value)[name]),) if name in vars(value.value) else ANY
-        of = value.of if isinstance(value, Made) else value.value if isinstance(value, Known) else None
+        """Return what an attribute may be; of an object that is there, of its class, or a text or tuple, which nobody changes."""
+        known = value.value if isinstance(value, Known) else None
+        if isinstance(known, types.ModuleType):
+            return (Known(vars(known)[name]),) if name in vars(known) else ANY
         if isinstance(value, Made) and name in value.fields:
             return value.fields[name]()
-        if not isinstance(of, type):
+        if not isinstance(value, (Known, Made)):
             return ANY
+        own = {} if isinstance(known, type) else getattr(known, "__dict__", {})
+        if name in own:
+            return (Known(own[name]),) if isinstance(own[name], (str, tuple, frozenset)) else ANY
+        of = value.of if isinstance(value, Made) else known if isinstance(known, type) else type(known)
         held = inspect.getattr_static(of, name, None)
         if isinstance(held, staticmethod):
             return (Known(held.__func__),)
         if isinstance(held, classmethod):
             return (Method(cast("types.FunctionType", held.__func__), Known(of)),)
-        if not isinstance(value, Made):
+        if of is known:
             return (Known(held),)
         if isinstance(held, types.FunctionType):
             return (Method(held, value),)
@@ -132,11 +137,15 @@ class Reader:
 
     def values(self, node: ast.expr, frame: Frame) -> Values:
         """Return what an expression may be."""
-        if next(self._steps) > _MAX_STEPS:
-            raise GaveUp
+        self._count(1)
         read = getattr(self, f"_of_{type(node).__name__.lower()}", None)
         found: Values = ANY if read is None else read(node, frame)
         return found
+
+    def _count(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > _MAX_STEPS:
+            raise GaveUp
 
     def _of_constant(self, node: ast.Constant, frame: Frame) -> Values:
         return (Known(node.value),)
@@ -334,6 +343,7 @@ class Reader:
         return known
 
     def _taken(self, called: Value, call: ast.Call, argument: int | str, frame: Frame) -> tuple[str, Frame] | None:
+        self._count(_OF_A_CALL)
         function = called.function if isinstance(called, Method) else called.value if isinstance(called, Known) else None
         uses = source_of(function)
         if uses is None:
@@ -430,6 +440,7 @@ class Reader:
         """Return what calls may give; not `is_complete`: there may be arguments besides."""
         found: list[Value] = []
         for function in functions:
+            function = _method_of(function)
             known = function.value if isinstance(function, Known) else None
             if isinstance(function, Method):
                 found += self._returned(function.function, [always((function.owner,)), *arguments], keywords, is_complete=is_complete)
@@ -445,6 +456,7 @@ class Reader:
 
     def _returned(self, function: Any, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
         """Return what a function may return."""
+        self._count(_OF_A_CALL)
         uses = source_of(function)
         if uses is None:
             return ANY
@@ -474,3 +486,12 @@ class Reader:
 
     def _or_declared(self, given: Lazy, function: Any, name: str) -> Values:
         return tuple(value if not isinstance(value, Anything) else declared(function, name) for value in given())
+
+
+def _method_of(function: Value) -> Value:
+    """Return the method that a bound method, or an object that can be called, runs; any other value as it is."""
+    called = function.value if isinstance(function, Known) else None
+    if isinstance(called, types.MethodType):
+        return Method(cast("types.FunctionType", called.__func__), Known(called.__self__))
+    method = None if isinstance(called, (type, types.FunctionType)) else inspect.getattr_static(type(called), "__call__", None)
+    return Method(method, Known(called)) if isinstance(method, types.FunctionType) else function

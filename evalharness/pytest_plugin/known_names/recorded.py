@@ -14,6 +14,7 @@ from evalharness.pytest_plugin.known_names.values import Known, Made, Values
 
 _KEEPS_COPIES = frozenset({"details", "score"})
 """Fixtures that change nothing that they get."""
+_MOST_CALLS = 10
 
 
 def names_recorded(test: Any, fixture: str = "score") -> frozenset[str] | None:
@@ -24,15 +25,15 @@ def names_recorded(test: Any, fixture: str = "score") -> frozenset[str] | None:
         if frame is None or frame.uses is None or hasattr(test, "__wrapped__"):
             raise Unclear
         frame.trusted = _KEEPS_COPIES
-        return _recorded(fixture, frame, reader) if fixture in frame.uses.parameters else frozenset()
+        return _recorded(fixture, frame, reader, _MOST_CALLS) if fixture in frame.uses.parameters else frozenset()
 
     return _told(read)
 
 
-def _recorded(name: str, frame: Frame, reader: Reader) -> frozenset[str]:
-    """Return the names that calls of one parameter of a function give; `Unclear` for another use of it."""
+def _recorded(name: str, frame: Frame, reader: Reader, num_calls: int) -> frozenset[str]:
+    """Return the names that calls of one parameter of a function give; `Unclear` for another use of it, or more calls within calls."""
     assert frame.uses is not None
-    if name in frame.uses.bindings or frame.uses.has_other_names(name) or frame.uses.may_change(name):
+    if num_calls == 0 or name in frame.uses.bindings or frame.uses.has_other_names(name) or frame.uses.may_change(name):
         raise Unclear
     names: set[str] = set()
     for call in frame.uses.calls_of(name):
@@ -43,7 +44,8 @@ def _recorded(name: str, frame: Frame, reader: Reader) -> frozenset[str]:
             names |= reader.keys(reader.values(mapping, frame))
     for call, argument in frame.uses.handed_to.get(name, ()):
         for parameter, inner in reader.receivers(call, argument, frame):
-            names |= _recorded(parameter, inner, reader)  # a RecursionError where it hands it to itself
+            inner.trusted = frozenset({parameter})
+            names |= _recorded(parameter, inner, reader, num_calls - 1)
     return frozenset(names)
 
 
