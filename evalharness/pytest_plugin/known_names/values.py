@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 
+_SETTLED = (str, int, float, bool, types.NoneType, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_HARMLESS = (len, sum, any, all, round, isinstance, str, repr, float, int, bool, print, dict, list, tuple, set, frozenset, sorted, zip)
+_HARMLESS += (enumerate, reversed, min, max)
+_PLAIN_ATTRIBUTES = (types.FunctionType, types.MemberDescriptorType, staticmethod, classmethod)
+
+
 @dataclass(frozen=True)
 class Known:
     """An object that is there already: of a module, of a closure, or a constant."""
@@ -85,9 +91,30 @@ def row(*parts: Lazy) -> Lazy:
 
 
 def pattern_of(value: Value) -> str:
-    if isinstance(value, Known) and isinstance(value.value, str):
+    if isinstance(value, Known) and type(value.value) is str:
         return value.value
     return value.pattern if isinstance(value, Text) else "*"
+
+
+def is_ours(known: Any) -> bool:
+    """Return whether an object comes with the package, whose functions and classes are known to change nothing that they get."""
+    if isinstance(known, types.FunctionType):
+        name = known.__globals__.get("__name__")  # `__module__` may be copied from what it wraps
+    else:
+        name = known.__name__ if isinstance(known, types.ModuleType) else (known if isinstance(known, type) else type(known)).__module__
+    return isinstance(name, str) and name.startswith("evalharness.")
+
+
+def is_settled(known: Any) -> bool:
+    """Return whether an object stays as it is."""
+    if type(known) in (tuple, frozenset):
+        return all(map(is_settled, known))
+    return type(known) in _SETTLED or isinstance(known, type) or is_ours(known)
+
+
+def changes_nothing(called: Any) -> bool:
+    """Return whether an object is a function that leaves its arguments alone."""
+    return any(called is each for each in _HARMLESS) or (isinstance(called, (types.FunctionType, type)) and is_ours(called))
 
 
 def made(of: type, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy]) -> Value:
@@ -98,7 +125,7 @@ def made(of: type, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy]) -> V
 
 def declared(function: Any, name: str) -> Value:
     """Return an instance of the dataclass that a parameter, or what is returned, is declared to be, in code that is known to keep to it."""
-    if (function.__module__ or "").startswith("evalharness."):
+    if is_ours(function):
         with suppress(Exception):  # whatever an annotation that is evaluated may raise
             hint = typing.get_type_hints(function).get(name)
             if dataclasses.is_dataclass(hint) and isinstance(hint, type) and not hint.__subclasses__():
@@ -107,12 +134,26 @@ def declared(function: Any, name: str) -> Value:
 
 
 def fields_of(of: Any) -> Sequence[str] | None:
-    """Return the fields that a dataclass or a NamedTuple is made of; None for a class that does something with them, or no class."""
+    """Return what a dataclass or a NamedTuple takes by place; None for a class that does something with it, or no class."""
     if not isinstance(of, type):
         return None
     own = vars(of)
-    if dataclasses.is_dataclass(of) and not hasattr(of, "__post_init__") and "__init__" in own:
-        is_made = own["__init__"].__code__.co_filename == "<string>"  # by the decorator
-        return [field.name for field in dataclasses.fields(of) if field.init] if is_made else None
-    fields: Sequence[str] | None = own.get("_fields") if issubclass(of, tuple) else None
-    return () if of.__module__ == "builtins" else fields
+    if issubclass(of, tuple):
+        return own.get("_fields")
+    if not dataclasses.is_dataclass(of) or not _is_generated(own.get("__init__")) or not (is_ours(of) or _only_stores(of)):
+        return None
+    code = own["__init__"].__code__
+    return code.co_varnames[1 : code.co_argcount]
+
+
+def _is_generated(function: Any) -> bool:
+    """Return whether the decorator of dataclasses wrote a function."""
+    return isinstance(function, types.FunctionType) and function.__code__.co_filename == "<string>"
+
+
+def _only_stores(of: type) -> bool:
+    """Return whether the attributes of a class's instances are what they are made of, and nothing happens when they are read."""
+    held = {name: value for each in reversed(of.__mro__[:-1]) for name, value in vars(each).items()}
+    special = (held.get(name) for name in ("__post_init__", "__new__", "__setattr__", "__getattribute__", "__getattr__"))
+    own = (value for name, value in held.items() if not name.startswith("__") and not isinstance(value, _PLAIN_ATTRIBUTES))
+    return all(each is None or _is_generated(each) for each in special) and not any(hasattr(type(each), "__get__") for each in own)
