@@ -14,7 +14,7 @@ _CACHE_KIB = 8192
 def temporary_database(table: str) -> sqlite3.Connection:
     """Return a new database with one table, as SQL declares it. Nothing is ever committed: it goes with the connection."""
     with room_on_disk():
-        database = sqlite3.connect("", isolation_level=None)
+        database = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # any thread may collect what is left of it
         for setting in ("journal_mode=OFF", "synchronous=OFF", "temp_store=FILE", f"cache_size=-{_CACHE_KIB}"):
             database.execute(f"PRAGMA {setting}")
         database.execute(f"CREATE TABLE {table}")

@@ -45,12 +45,19 @@ class RowCase(Case):
         row = self.source.mapped(self.file.row(self.place), self.file)
         if row is None:
             raise ConfigError(f"{self.file.where(self.place)}: map left this row out now, and did not when the cases were loaded")
-        return MappingProxyType(row)
+        return MappingProxyType(_Columns(row))
 
     @property
     def images(self) -> tuple[StoredBytes | Path, ...]:
         """The row's images in the order of their columns, for a `VlmGenerationRequest`; `ImageError` for one that cannot be a picture."""
         return tuple(self.source.images_of(self.row, self.file, self.place)) if self.source.image else ()
+
+
+class _Columns(dict[str, Any]):
+    """A row whose `KeyError` says which columns there are."""
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(str(no_column(name, list(self), str(self.get("__file__", "the row")))))
 
 
 def cases_from(

@@ -19,3 +19,6 @@ class Repeats:
         with room_on_disk():
             [(num,)] = self._seen.execute(_ADD, (number - _HALF,))  # SQLite's numbers have a sign
         return int(num)
+
+    def __del__(self) -> None:
+        self._seen.close()  # else newer Pythons warn of it

@@ -107,8 +107,8 @@ _GAP = re.compile(r"[ \t\n\r]*")
 class Json(_Spans):
     """A JSON file that holds a list of objects, or objects by key (the value `__key__` of each row).
 
-    They are the whole file, or one value of the object that is the whole file: that of `field`, by default the only list of objects in it.
-    An object with no rows in it is a row itself.
+    A file of JSON lines is read as such. Else rows are the whole file, or one value of the object that is the whole file: that of `field`,
+    by default the only list of objects in it. An object with no rows in it is a row itself.
     """
 
     def __init__(self, path: Path, name: str, field: str | None = None) -> None:
@@ -123,13 +123,15 @@ class Json(_Spans):
                 if elements.goes_on_with("["):
                     yield from ((place, _object(value, self.where(place))) for place, value in elements)
                     return
+            with self._file.open() as file:
+                is_lines = self._field is None and _is_lines(file)
         except ConfigError:
             raise
         except ValueError:  # the whole text says where
             for _ in self._of_whole():
                 pass
             raise
-        yield from self._of_whole()
+        yield from JsonLines(self.path, self.name).scan() if is_lines else self._of_whole()
 
     def _of_whole(self) -> Iterator[tuple[int, dict[str, Any]]]:
         with self._file.open() as file:
@@ -157,7 +159,7 @@ class Json(_Spans):
             raise ConfigError(f"{self.name} is not JSON: {error}") from error
 
     def _read(self, text: str) -> dict[str, Any]:
-        if text.startswith("{"):
+        if text.lstrip().startswith("{"):
             return dict(_JSON.decode(text))
         ((key, _, _, value),) = _members(f"{{{text}}}", 0)
         return {**value, "__key__": key}
@@ -181,6 +183,19 @@ class Json(_Spans):
         if values and all(isinstance(value, dict) for _, value in values.values()):
             return _members(text, begin)
         return iter([(None, begin, len(text.rstrip()), {key: value for key, (_, value) in values.items()})])
+
+
+def _is_lines(file: IO[bytes]) -> bool:
+    """Return whether an object stands in the first line and another begins in the next: JSON lines, as `datasets` reads .json, too."""
+    lines = (line.removeprefix(_BOM).strip() for line in file)
+    filled = (line for line in lines if line)
+    first, second = next(filled, b""), next(filled, b"")
+    if not (first.startswith(b"{") and second.startswith(b"{")):
+        return False
+    try:
+        return isinstance(_JSON.decode(first.decode()), dict)
+    except ValueError:
+        return False
 
 
 class _Elements:

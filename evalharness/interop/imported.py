@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from evalharness.analysis.comparison.pairing import IMPORTED_TEST
 from evalharness.analysis.gate_grammar import EVERYWHERE, Gate, RegressionGate, parse_gate
 from evalharness.analysis.judge import RegressionJudge, check_baseline, find_baseline, judged_run, num_regression_gates
 from evalharness.analysis.slice_gates import refuse_unknown_slices, slice_of
@@ -30,8 +31,6 @@ from evalharness.runs.samples import write_rows
 from evalharness.runs.schema import MAX_DATA_DEPTH, Aggregate, CaseFacts, EngineEntry, GateVerdict, RunFile, text_of
 from evalharness.runs.workers import engine_entries
 
-TEST = "test_samples"
-"""The test of an imported eval, in node ids and gates."""
 _MAX_ID_CHARS = 200
 
 
@@ -93,7 +92,7 @@ class Task:
     samples: list[Sample]
     directions: dict[str, str] = field(default_factory=dict)
     aggregates: dict[str, float] = field(default_factory=dict)
-    test: str = TEST
+    test: str = IMPORTED_TEST
 
 
 @dataclass

@@ -19,7 +19,7 @@ from evalharness.interop.imported import Imported, KnownCase, Sample, Task
 from evalharness.runs.run_file import read_samples
 from evalharness.runs.schema import Row, generations_of, items_of, mapping, text_of
 
-_SHOWN = 200
+_SHOWN = 80
 Asked = tuple[str, ...]
 """A prompt; or of scored responses each prompt and response."""
 
@@ -64,13 +64,26 @@ def name_as(read: Imported, run_dir: Path) -> None:
             read.notices.append(f"{num} of {len(task.samples)} samples of {task.name} are {where}: the others ask something else")
         tasks[name] = _joined(tasks.get(name), replace(task, name=name, test=test), task.name)
     if not any(sample.case for task in tasks.values() for sample in task.samples):
-        theirs = next((each for task in read.tasks for each in map(_asked_of, task.samples)), ("",))
-        ours = next(iter(known), ("",))
+        first = next((each for task in read.tasks for each in map(_asked_of, task.samples)), ("",))
         raise ConfigError(
-            f"no sample asks what a case of {run_dir.name} asks, so nothing proves that they are the same cases: {read.tasks[0].name} asks "
-            f"{excerpt(repr(theirs), _SHOWN)} first, the run {excerpt(repr(ours), _SHOWN)}; import it without --like"
+            f"no sample asks what a case of {run_dir.name} asks, so nothing proves that they are the same cases{_apart(first, known)}; "
+            "ask the same, or import it without --like"
         )
     read.tasks[:] = tasks.values()
+
+
+def _apart(theirs: Asked, known: Mapping[Asked, object]) -> str:
+    """Return where a sample departs from the case that it is nearest to."""
+    if not known:
+        return ": its prompts were not recorded"
+    text = "\n".join(theirs)
+    same, ours = max(((_num_equal(text, ours), ours) for ours in map("\n".join, known)), key=lambda pair: pair[0])
+    rest = [excerpt(repr(each[same : same + _SHOWN]), _SHOWN) for each in (text, ours)]
+    return f": the first sample is like the nearest case for {same:,} characters, and then {rest[0]} in place of {rest[1]}"
+
+
+def _num_equal(text: str, other: str) -> int:
+    return next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), min(len(text), len(other)))
 
 
 def _known(run_dir: Path) -> Iterator[tuple[Asked, KnownCase | None]]:

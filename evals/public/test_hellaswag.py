@@ -5,7 +5,7 @@
 FOLDER holds Rowan/hellaswag (revision 218ec52e09a7e7462a5400043bb9a69a41d06b76, MIT) or `hellaswag_val.jsonl` of its repository. Only the
 validation split has labels.
 
-    {"activity_label": "Baking bread", "ctx_a": "A woman …", "ctx_b": "she", "endings": ["kneads …", …], "label": "0", "ind": 4, …}
+    {"ind": 4, "source_id": "own~4", "activity_label": "Baking", "ctx_a": "A woman …", "ctx_b": "she", "endings": […], "label": "0", …}
 
 Metrics of lm-eval 0.4.13, task `hellaswag` (version 1.0), equal per item: `acc`, the ending with the highest log-probability; `acc_norm`,
 the highest per character, which papers report. Guessing gives 0.25.
@@ -41,8 +41,10 @@ def question_of(row):
 
 
 ask = template("{{prompt}}", choices="choices", target="gold")
+COLUMNS = ("ctx_a", "ctx_b", "endings", "label", "ind", "source_id")
 pytestmark = pytest.mark.eval(
-    cases=cases_from(*FILES, needs=("ctx_a", "ctx_b", "endings", "label"), id="ind", tags=["activity_label"], map=question_of),
+    # ActivityNet's and WikiHow's rows are numbered apart.
+    cases=cases_from(*FILES, needs=COLUMNS, id=("source_id", "ind"), tags=["activity_label"], map=question_of),
     request=ask.ask_choices,
     aggregate=choice_aggregates,
     directions=CHOICE_DIRECTIONS,

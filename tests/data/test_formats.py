@@ -74,6 +74,7 @@ WRITERS: dict[str, Callable[[Path, Sequence[Mapping[str, Any]]], object]] = {
     "a.json": lambda path, rows: path.write_text(json_text(rows, indent=1), "utf-8-sig"),
     "named.json": lambda path, rows: path.write_text(json_text({"version": 1, "notes": ["x"], "data": rows}), "utf-8"),
     "keyed.json": lambda path, rows: path.write_text(json_text({f"k{i}": row for i, row in enumerate(rows)}), "utf-8"),
+    "lines.json": write_jsonl,
     "a.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress("\n".join(map(json_text, rows)).encode())),
     "a.jsonl.zst": lambda path, rows: path.write_bytes(pa.compress("\n".join(map(json_text, rows)).encode(), "zstd", asbytes=True)),
     "a.tar": write_tar,
@@ -191,22 +192,22 @@ def test_images_are_read_from_bytes_and_paths_and_urls_make_invalid_cases(tmp_pa
     assert given[5].invalid == "rows: row 6, i must be an image's bytes or path, got 7"
 
 
+PACK: dict[str, Callable[[bytes], Any]] = {".gz": gzip.compress, ".zst": lambda content: pa.compress(content, "zstd", asbytes=True)}
+
+
 def test_a_tar_of_images_is_read_in_place_and_no_pickle_is_loaded(tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> Any:
             return (Path.touch, (tmp_path / "sprung",))
 
     files = [("a/1.jpg", PNG), ("a/1.cls", b" 3\n"), ("a/1.seg.png", PNG), ("a/2.txt", "für".encode()), ("a/2.pkl", pickle.dumps(Trap()))]
-    for name, pack in (("s.tar", bytes), ("s.tar.gz", gzip.compress)):
+    for name, pack in (("s.tar", bytes), ("s.tar.gz", PACK[".gz"]), ("s.tgz", PACK[".gz"]), ("s.tar.zst", PACK[".zst"])):
         (tmp_path / name).write_bytes(pack(tar_of(files)))
         first, second = cases_from(name, id="__key__")(tmp_path)
         assert (first.id, second.id) == ("a/1", "a/2")
         assert (first.row["cls"], second.row["txt"], first.row["jpg"].read(), first.row["seg.png"].read()) == (3, "für", PNG, PNG)
         assert isinstance(second.row["pkl"], StoredBytes)
     assert not (tmp_path / "sprung").exists()
-
-
-PACK: dict[str, Callable[[bytes], Any]] = {".gz": gzip.compress, ".zst": lambda content: pa.compress(content, "zstd", asbytes=True)}
 
 
 @pytest.mark.parametrize(
@@ -222,6 +223,16 @@ def test_a_small_file_does_not_unpack_to_a_huge_one(
         ConfigError, match=rf"{name}\{packed} unpacks to more than 0 MB, which is over 200 times its size; if that is meant"
     ):
         list(read_rows(data_dir=tmp_path / f"{name}{packed}"))
+
+
+def test_json_lines_are_read_whatever_the_name(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('\n {"q": 1, "a": [{"b": 2}]}\n\n  {"q": 2}\n')
+    cases = list(cases_from("a.json")(tmp_path))
+    assert [case.row["q"] for case in cases] == [1, 2]
+    for other, message in (('{"q": 1}\n{"q": 2', "a.json:2 is not JSON"), ('{"q": 1}\n[]', "goes on behind its end at character 9")):
+        (tmp_path / "a.json").write_text(other)
+        with pytest.raises(ConfigError, match=message):
+            list(cases_from("a.json")(tmp_path))
 
 
 @pytest.mark.parametrize("at_once", [1, 5, 100])
@@ -435,6 +446,12 @@ class TestColumns:
         assert case.id == next(cases_from(self.ROWS)(None)).id
         with pytest.raises(TypeError):
             case.row["new"] = 2  # type: ignore[index]
+
+    def test_a_misspelt_column_of_a_row_is_told_what_was_meant(self) -> None:
+        row = next(cases_from([{"question": "x", "answer": "y"}])(None)).row
+        with pytest.raises(KeyError, match="rows has no 'Question'; did you mean 'question'. it has: question, answer"):
+            row["Question"]
+        assert (row.get("Question"), "Question" in row, row["answer"]) == (None, False, "y")
 
     def test_a_table_that_is_parted_by_semicolons_says_so(self, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text("q;a\nx;1\n")

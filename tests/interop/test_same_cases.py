@@ -64,7 +64,7 @@ def test_choices_are_the_same_only_with_the_same_responses(project: Path, capsys
     assert list(imported({"arc": [line]}, [ours_chosen()])) == ["choice"]
     compare(read_side("reports/own"), read_side("reports/theirs"))
     imported({"arc2": [line]}, [ours_chosen("acb")], code=2)
-    assert "nothing proves that they are the same cases: arc" in capsys.readouterr().err
+    assert "the nearest case for 8 characters, and then 'b\\nQ\\n c' in place of 'c\\nQ\\n b'; ask the same" in capsys.readouterr().err
     assert main(["import", "lm-eval", "arc", "--run-id", "apart"]) == 0
     with pytest.raises(ComparisonError, match="no test in common.*import the other tool's samples with --like RUN"):
         compare(read_side("reports/own"), read_side("reports/apart"))

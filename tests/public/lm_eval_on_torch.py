@@ -41,11 +41,11 @@ class Compared(HFLM):  # type: ignore[misc]
     def ids_of(self, asked: tuple[Any, ...]) -> tuple[Ids, Ids]:
         """Return the ids of one of lm-eval's requests as it makes them, and as the harness does."""
         prompt, response = asked
-        if not isinstance(response, str):  # a chat's text has special tokens
-            theirs, ours = self.tok_encode(prompt), bare_prompt(CompletionRequest(prompt, special_tokens=True), self.tokenizer)[1]
-            return (tuple(theirs), ()), (ours, ())
+        request = CompletionRequest(prompt, special_tokens=True)  # as a chat's text has them
+        if not isinstance(response, str):
+            return (tuple(self.tok_encode(prompt)), ()), (bare_prompt(request, self.tokenizer)[1], ())
         before, behind = self._encode_pair(prompt, response)
-        joined = joined_ids(ScoringRequest(CompletionRequest(prompt), response, join="text"), prompt, self.tokenizer)
+        joined = joined_ids(ScoringRequest(request, response, join="text"), prompt, self.tokenizer)
         return (tuple(before), tuple(behind)), (joined.prompt, joined.response)
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> Any:

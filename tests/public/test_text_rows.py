@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shutil
@@ -49,6 +50,16 @@ def test_the_folders_of_the_authors_archive_are_found_among_other_benchmarks(tmp
         shutil.copytree(ROWS / "mmlu" / split, tmp_path / "mmlu" / "data" / split)
     shutil.copytree(ROWS / "gsm8k", tmp_path / "gsm8k")
     assert rows_of("mmlu", str(tmp_path)) == rows_of("mmlu", "mmlu")
+
+
+def test_rows_of_hellaswags_two_sources_may_have_one_number(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (ROWS / "hellaswag" / "hellaswag_val.jsonl").read_text("utf-8").splitlines()]
+    text = "".join(
+        json.dumps(row | {"ind": 4, "source_id": f"{source}~7"}) + "\n" for row, source in zip(rows, ("film", "page"), strict=False)
+    )
+    (tmp_path / "hellaswag_val.jsonl").write_text(text)
+    module = runpy.run_path(str(ROOT / "evals" / "public" / "test_hellaswag.py"))
+    assert [case.id for case in module["pytestmark"].kwargs["cases"](tmp_path)] == ["film~7-4", "page~7-4"]
 
 
 def test_the_files_are_those_of_the_script(tmp_path: Path) -> None:

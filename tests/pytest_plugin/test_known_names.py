@@ -19,6 +19,8 @@ from evalharness.scores import all_of, choice_aggregates, choice_scores, macro_o
 
 FILTERS = {"strict": first_match("#"), "flexible": last_number()}
 FIELDS = ("title", "year")
+PREFIX = ""
+NAMES = ["a"]
 FILLED_LATER: dict[str, float] = {}
 
 
@@ -77,6 +79,12 @@ def pair_of(text: str) -> Pair:
 def two_of(text: str) -> tuple[dict[str, float], str]:
     scores = dict.fromkeys(("x", "y"), 0.0)
     return scores, text
+
+
+def configure(prefix: str) -> None:
+    global PREFIX
+    PREFIX = prefix
+    NAMES.append(prefix)
 
 
 def fill(scores: dict[str, float]) -> None:
@@ -164,6 +172,10 @@ def of_a_decorated(generation: Any, score: Any) -> None:
     score(**decorated(generation.text))
 
 
+def of_a_global_that_is_bound_again(generation: Any, score: Any) -> None:
+    score(**{f"{PREFIX}acc": 1})
+
+
 def nothing(generation: Any) -> None:
     assert generation
 
@@ -180,6 +192,7 @@ TOLD: list[tuple[Any, set[str]]] = [
     (of_samples, {"pass@*", "pass^*", "majority"}),
     (handed_on, {*VALID, "more"}),
     (of_a_decorated, {"inner", "outer"}),
+    (of_a_global_that_is_bound_again, {"*acc"}),
     (nothing, set()),
 ]
 
@@ -264,6 +277,10 @@ def of_a_global_that_is_filled(generation: Any, score: Any) -> None:
     score(**FILLED_LATER)
 
 
+def of_a_global_that_is_filled_elsewhere(generation: Any, score: Any) -> None:
+    score(**dict.fromkeys(NAMES, 1))
+
+
 def by_another_name(generation: Any, score: Any) -> None:
     note = score
     note(a=1)
@@ -332,6 +349,7 @@ def unbounded(generation: Any, score: Any) -> None:
         of_data,
         of_an_argument,
         of_a_global_that_is_filled,
+        of_a_global_that_is_filled_elsewhere,
         by_another_name,
         by_a_partial,
         in_a_comprehension,
@@ -355,6 +373,17 @@ def by_engine(rows: Mapping[str, Sequence[Any]], engines: Any) -> dict[str, dict
     return {engine: {"same": 1.0} for engine in rows}
 
 
+@dataclass(frozen=True)
+class Averages:
+    names: tuple[str, ...]
+
+    def __call__(self, rows: Sequence[Any]) -> dict[str, float]:
+        return self.of_rows(rows)
+
+    def of_rows(self, rows: Sequence[Any]) -> dict[str, float]:
+        return {f"{name}_mean": 1.0 for name in self.names}
+
+
 def by_class(rows: Sequence[Any]) -> dict[str, float]:
     return {f"f1_{row['reference']}": 1.0 for row in rows}
 
@@ -369,9 +398,11 @@ def by_class(rows: Sequence[Any]) -> dict[str, float]:
         (lambda rows: {"total": len(rows)}, {"total"}),
         *[(lambda rows: {"a": 1}, {"a"}), (lambda cases: {"b": 1}, {"b"}), (lambda lines: {"c": 1}, None), (lambda lines: {"d": 1}, None)],
         (by_class, {"f1_*"}),
+        (Averages(("acc", "f1")), {"acc_mean", "f1_mean"}),
+        (Averages(("acc",)).of_rows, {"acc_mean"}),
         (len, None),
     ],
-    ids=["all of several", "translation", "perplexity", "no mapping", "lambda", *"abcd", "by class", "built in"],
+    ids=["all of several", "translation", "perplexity", "no mapping", "lambda", *"abcd", "by class", "object", "method", "built in"],
 )
 def test_names_of_aggregates(function: Any, names: set[str] | None) -> None:
     assert names_returned(function) == names

@@ -16,6 +16,8 @@ from evalharness.runs.judging import code_change
 
 JUDGING = ("references", "eval's code")
 """Fields of `Difference` that are about how answers were judged."""
+IMPORTED_TEST = "test_samples"
+"""The test of an eval that `evalharness import` made, in node ids and gates."""
 _IMPORTED = ("lm-eval", "lmms-eval", "inspect")
 """Backends of runs that `evalharness import` made."""
 SAME_TEXT_CASES = 3
@@ -238,7 +240,7 @@ def check_comparable(base: Side, candidate: Side, *, anyway: bool, go_on: str) -
     if not common:
         names = [", ".join(sorted("::".join(key) for key in side.sheets)) for side in (base, candidate)]
         hint = "; import the other tool's samples with --like RUN, which names them as the cases of RUN that ask the same"
-        hint *= is_imported(base) or is_imported(candidate)
+        hint *= any(is_imported(side) and {test for _, test in side.sheets} == {IMPORTED_TEST} for side in (base, candidate))
         raise ComparisonError(f"the two runs have no test in common: the base has {names[0]}, the candidate {names[1]}{hint}")
     if (base.source, base.engine) == (candidate.source, candidate.engine) and base.source:
         raise ComparisonError(f"base and candidate are the same: {base.label}; name another run, or another engine with RUN:ENGINE")

@@ -33,9 +33,13 @@ _WIDEST = 60
 @click.option("--run", "runs", multiple=True, metavar="RUN", help="Only this run; may be given several times (default: all)")
 @click.option("--report-dir", type=PATH, metavar="FOLDER", help="Report folder (default: the project's)")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=300, metavar="SECONDS", help="End the query then (default: 300)"
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True, max=1e6),
+    default=300,
+    metavar="SECONDS",
+    help="End the query then (default: 300)",
 )
-@click.option("--memory", type=click.FloatRange(min=0.25), default=4, metavar="GIB", help="Memory that it may take (default: 4)")
+@click.option("--memory", type=click.FloatRange(min=0.25, max=1e5), default=4, metavar="GIB", help="Memory that it may take (default: 4)")
 @click.option("--format", "kind", type=click.Choice(["table", "csv", "jsonl"]), default="table", help="How to print it (default: table)")
 def sql(query: str, runs: tuple[str, ...], report_dir: Path | None, timeout: float, memory: float, kind: str) -> int:
     """Ask all runs a question in SQL: samples, scores, runs, gates, aggregates, engines and speed are tables.

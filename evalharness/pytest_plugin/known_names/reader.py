@@ -109,20 +109,24 @@ class Reader:
         return set(map(pattern_of, values))
 
     def attribute(self, value: Value, name: str) -> Values:
-        """Return what an attribute may be."""
-        if isinstance(value, Known) and isinstance(value.value, types.ModuleType):
-            return (Known(vars(value.value)[name]),) if name in vars(value.value) else ANY
-        of = value.of if isinstance(value, Made) else value.value if isinstance(value, Known) else None
+        """Return what an attribute may be; of an object that is there, of its class, or a text or tuple, which nobody changes."""
+        known = value.value if isinstance(value, Known) else None
+        if isinstance(known, types.ModuleType):
+            return (Known(vars(known)[name]),) if name in vars(known) else ANY
         if isinstance(value, Made) and name in value.fields:
             return value.fields[name]()
-        if not isinstance(of, type):
+        if not isinstance(value, (Known, Made)):
             return ANY
+        own = {} if isinstance(known, type) else getattr(known, "__dict__", {})
+        if name in own:
+            return (Known(own[name]),) if isinstance(own[name], (str, tuple, frozenset)) else ANY
+        of = value.of if isinstance(value, Made) else known if isinstance(known, type) else type(known)
         held = inspect.getattr_static(of, name, None)
         if isinstance(held, staticmethod):
             return (Known(held.__func__),)
         if isinstance(held, classmethod):
             return (Method(cast("types.FunctionType", held.__func__), Known(of)),)
-        if not isinstance(value, Made):
+        if of is known:
             return (Known(held),)
         if isinstance(held, types.FunctionType):
             return (Method(held, value),)
@@ -282,6 +286,8 @@ class Reader:
         known = here.around[name]
         if isinstance(known, (dict, list, set)) and (not known or here.uses.may_change(name)):
             return ANY  # it may be filled later
+        if name in here.changed and not isinstance(known, (type, types.FunctionType, types.ModuleType)):
+            return ANY
         return (Known(known),)
 
     def _local(self, name: str, frame: Frame) -> Values:
@@ -436,6 +442,7 @@ class Reader:
         """Return what calls may give; not `is_complete`: there may be arguments besides."""
         found: list[Value] = []
         for function in functions:
+            function = _method_of(function)
             known = function.value if isinstance(function, Known) else None
             if isinstance(function, Method):
                 found += self._returned(function.function, [always((function.owner,)), *arguments], keywords, is_complete=is_complete)
@@ -481,3 +488,12 @@ class Reader:
 
     def _or_declared(self, given: Lazy, function: Any, name: str) -> Values:
         return tuple(value if not isinstance(value, Anything) else declared(function, name) for value in given())
+
+
+def _method_of(function: Value) -> Value:
+    """Return the method that a bound method, or an object that can be called, runs; any other value as it is."""
+    called = function.value if isinstance(function, Known) else None
+    if isinstance(called, types.MethodType):
+        return Method(cast("types.FunctionType", called.__func__), Known(called.__self__))
+    method = None if isinstance(called, (type, types.FunctionType)) else inspect.getattr_static(type(called), "__call__", None)
+    return Method(method, Known(called)) if isinstance(method, types.FunctionType) else function
