@@ -47,13 +47,14 @@ class Frame:
         file = _file_of(self.function)
         if known is _EMPTY or file is None or name in file.rebound:
             return ANY
-        is_only_read = name in self.function.__globals__ and type(known) in (dict, list, set) and self._is_only_read(name, known, file)
+        is_only_read = type(known) in (dict, list, set) and known and self._is_only_read(name, known, file)  # an empty one is filled later
         return (Known(known),) if is_settled(known) or is_only_read else ANY
 
     def _is_only_read(self, name: str, known: Any, file: _File) -> bool:
         """Return whether a file does no more with a list or dict of its own than to read it."""
         settled = map(is_settled, [*known, *known.values()] if isinstance(known, dict) else known)
-        return is_ours(self.function) or (name not in file.imported and all(settled) and all(map(self._reads, file.uses_of(name))))
+        is_own = name in self.function.__globals__ and name not in file.imported
+        return is_ours(self.function) or (is_own and all(settled) and all(map(self._reads, file.uses_of(name))))
 
     def _reads(self, use: tuple[ast.AST, ast.AST | None, ast.AST | None]) -> bool:
         node, parent, outer = use

@@ -44,8 +44,7 @@ class Binding:
     @property
     def is_new_dict(self) -> bool:
         """Whether the value is a dict that nothing else stands for."""
-        is_call = isinstance(self.value, ast.Call) and isinstance(self.value.func, ast.Name) and self.value.func.id == "dict"
-        return not self.each and not self.places and (is_call or isinstance(self.value, (ast.Dict, ast.DictComp)))
+        return not self.each and not self.places and _is_new_dict(self.value)
 
 
 class Uses:
@@ -76,7 +75,9 @@ class Uses:
                 self._follow(node)
                 self.is_opaque |= node.id in _SEES_ALL
         for name, bindings in self.bindings.items():
-            if any(each.adds for each in bindings) and not all(each.adds or each.is_new_dict for each in bindings):
+            made = [each.is_new_dict for each in bindings if not each.adds]
+            is_own = made and all(made) and name not in names_of_arguments(function)
+            if len(made) < len(bindings) and not is_own:
                 self._changed.add(name)
 
     def is_within(self, node: ast.AST, kinds: tuple[type[ast.AST], ...] = (*_SCOPES, *_COMPREHENSIONS)) -> bool:
@@ -87,6 +88,17 @@ class Uses:
             node = parent
         return False
 
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the parameters that take one argument each, those first that take one by its place."""
+        arguments = self.function.args
+        return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+
+    def parameter(self, place: int) -> str | None:
+        """Return the name of the parameter at a place, None beyond them."""
+        arguments = self.function.args
+        return self.parameters[place] if place < len(arguments.posonlyargs) + len(arguments.args) else None
+
     def is_unclear(self, name: str) -> bool:
         """Return whether a name is bound in a way that its bindings do not tell."""
         return name in self._unclear
@@ -94,6 +106,11 @@ class Uses:
     def is_changed(self, name: str) -> bool:
         """Return whether what a name stands for is changed in a way that its bindings do not tell."""
         return name in self._unclear or name in self._changed or name in self.calls
+
+    def is_only_called(self, name: str) -> bool:
+        """Return whether a parameter is only called, or handed to what is called."""
+        is_clear = name not in self._unclear and name not in self._changed and name not in self.bindings
+        return is_clear and self.holders(name) == {name}
 
     def holders(self, name: str) -> set[str]:
         """Return a name and those of all that may hold what it stands for, or be a part of it."""
@@ -171,11 +188,21 @@ class Uses:
 
     def _follow(self, name: ast.Name) -> None:
         if self.is_within(name, _SCOPES):
-            self._changed.add(name.id)
+            if not self._is_parameter_within(name):
+                self._changed.add(name.id)
             return
         node: ast.AST | None = name
         while node is not None:
             node = self._outer(name, node)
+
+    def _is_parameter_within(self, node: ast.AST) -> bool:
+        """Return whether a name is a parameter of the lambda in whose body it is used."""
+        name = getattr(node, "id", None)
+        while (parent := self._parents.get(node)) is not None:
+            if isinstance(parent, ast.Lambda) and node is parent.body and name in names_of_arguments(parent):
+                return True
+            node = parent
+        return False
 
     def _outer(self, name: ast.Name, node: ast.AST) -> ast.AST | None:
         """Return the next larger expression that may be, hold or be a part of what a name stands for; None where its way ends."""
@@ -211,6 +238,8 @@ class Uses:
         if node is name and call.func is node:
             self.calls.setdefault(name.id, []).append(call)
             return None
+        if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, (ast.Constant, ast.JoinedStr)):
+            return None  # a method of a text
         if call.func is node and not isinstance(node, ast.Attribute):
             self._changed.add(name.id)
         elif not (isinstance(call.func, ast.Attribute) and call.func is node and call.func.attr in READING):
@@ -232,6 +261,17 @@ def names_of_arguments(function: Function) -> tuple[str, ...]:
     args = function.args
     rest = [each for each in (args.vararg, args.kwarg) if each is not None]
     return tuple(each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs, *rest))
+
+
+def _is_new_dict(node: ast.expr) -> bool:
+    if isinstance(node, ast.IfExp):
+        return _is_new_dict(node.body) and _is_new_dict(node.orelse)
+    is_dict_of = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict"
+    return is_dict_of or isinstance(node, (ast.Dict, ast.DictComp))
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def _stored(node: ast.AST) -> set[str]:

@@ -10,10 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-
 _SETTLED = (str, int, float, bool, types.NoneType, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _HARMLESS = (len, sum, any, all, round, isinstance, str, repr, float, int, bool, print, dict, list, tuple, set, frozenset, sorted, zip)
-_HARMLESS += (enumerate, reversed, min, max)
+_HARMLESS += (enumerate, reversed, min, max, vars(dict)["fromkeys"])
 _PLAIN_ATTRIBUTES = (types.FunctionType, types.MemberDescriptorType, staticmethod, classmethod)
 
 
@@ -98,7 +97,7 @@ def pattern_of(value: Value) -> str:
 
 def is_ours(known: Any) -> bool:
     """Return whether an object comes with the package, whose functions and classes are known to change nothing that they get."""
-    if isinstance(known, types.FunctionType):
+    if type(known) is types.FunctionType:
         name = known.__globals__.get("__name__")  # `__module__` may be copied from what it wraps
     else:
         name = known.__name__ if isinstance(known, types.ModuleType) else (known if isinstance(known, type) else type(known)).__module__
@@ -109,7 +108,13 @@ def is_settled(known: Any) -> bool:
     """Return whether an object stays as it is."""
     if type(known) in (tuple, frozenset):
         return all(map(is_settled, known))
-    return type(known) in _SETTLED or isinstance(known, type) or is_ours(known)
+    return type(known) in _SETTLED or isinstance(known, type) or is_ours(type(known))
+
+
+def is_frozen(known: Any) -> bool:
+    """Return whether an object's attributes stay as they are."""
+    is_declared = getattr(vars(type(known)).get("__dataclass_params__"), "frozen", False)
+    return type(known).__dictoffset__ != 0 and not isinstance(known, type) and (is_declared or is_ours(known))
 
 
 def changes_nothing(called: Any) -> bool:
