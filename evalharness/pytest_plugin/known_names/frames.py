@@ -53,29 +53,28 @@ class Frame:
     def _is_only_read(self, name: str, known: Any, file: _File) -> bool:
         """Return whether a file does no more with a list or dict of its own than to read it."""
         settled = map(is_settled, [*known, *known.values()] if isinstance(known, dict) else known)
-        is_own = name in self.function.__globals__ and name not in file.imported
-        return is_ours(self.function) or (is_own and all(settled) and all(map(self._reads, file.uses_of(name))))
+        is_own = known is self.function.__globals__.get(name) and name not in file.imported
+        return is_ours(self.function) or (is_own and all(settled) and all(self._reads(*use, file) for use in file.uses_of(name)))
 
-    def _reads(self, use: tuple[ast.AST, ast.AST | None, ast.AST | None]) -> bool:
-        node, parent, outer = use
+    def _reads(self, node: ast.AST, parent: ast.AST | None, outer: ast.AST | None, file: _File) -> bool:
         if isinstance(parent, ast.keyword) and parent.arg is not None:
             parent = outer
         if isinstance(parent, ast.Call):
-            return changes_nothing(self._resolved(parent.func))
+            return changes_nothing(self._resolved(parent.func, file)) and not any(each.arg == "key" for each in parent.keywords)
         if isinstance(parent, ast.Attribute):
-            return parent.attr in READING - {"pop"} and isinstance(outer, ast.Call)
+            return parent.attr in READING - {"pop"} and isinstance(outer, ast.Call) and outer.func is parent
         if isinstance(parent, ast.Assign):
             return node in parent.targets
         if isinstance(parent, ast.Subscript):
             return isinstance(parent.ctx, ast.Load)
         return isinstance(parent, (ast.comprehension, ast.For, ast.Compare, ast.Starred, ast.keyword, ast.AnnAssign))
 
-    def _resolved(self, node: ast.AST) -> Any:
-        """Return the object that a dotted name stands for in the file."""
+    def _resolved(self, node: ast.AST, file: _File) -> Any:
+        """Return the object that a dotted name stands for wherever it is in the file."""
         if isinstance(node, ast.Attribute):
-            owner = self._resolved(node.value)
+            owner = self._resolved(node.value, file)
             return vars(owner).get(node.attr) if isinstance(owner, types.ModuleType) else None
-        return self._around.get(node.id) if isinstance(node, ast.Name) else None
+        return self._around.get(node.id) if isinstance(node, ast.Name) and node.id not in file.bound else None
 
 
 _EMPTY = object()
@@ -96,12 +95,21 @@ class _File:
         self.rebound: set[str] = set()
         """Names that functions give to other objects."""
         self.imported: set[str] = set()
+        self.bound: set[str] = set()
+        """Names that stand for something anywhere but by `def`, `class` and `import`."""
         self._parents: dict[ast.AST, ast.AST] = {}
         self._names: dict[str, list[ast.Name]] = {}
-        for node in ast.walk(ast.parse(Path(path).read_bytes())):
-            self._parents.update(dict.fromkeys(ast.iter_child_nodes(node), node))
+        waiting: list[ast.AST] = [ast.parse(Path(path).read_bytes())]
+        for node in waiting:
+            children = [*ast.iter_child_nodes(node)]
+            self._parents.update(dict.fromkeys(children, node))
+            waiting += children
             if isinstance(node, ast.Name):
                 self._names.setdefault(node.id, []).append(node)
+                if not isinstance(node.ctx, ast.Load):
+                    self.bound.add(node.id)
+            elif isinstance(node, ast.arg):
+                self.bound.add(node.arg)
             elif isinstance(node, ast.Lambda):
                 self.functions.setdefault(("<lambda>", node.lineno), []).append(node)
             elif isinstance(node, ast.FunctionDef):

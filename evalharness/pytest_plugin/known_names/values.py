@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import types
 import typing
@@ -11,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 _SETTLED = (str, int, float, bool, types.NoneType, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-_HARMLESS = (len, sum, any, all, round, isinstance, str, repr, float, int, bool, print, dict, list, tuple, set, frozenset, sorted, zip)
-_HARMLESS += (enumerate, reversed, min, max, vars(dict)["fromkeys"])
-_PLAIN_ATTRIBUTES = (types.FunctionType, types.MemberDescriptorType, staticmethod, classmethod)
+_HARMLESS: tuple[Any, ...] = (len, sum, any, all, round, isinstance, str, repr, float, int, bool, print, dict, list, tuple, set, frozenset)
+_HARMLESS += (sorted, zip, enumerate, reversed, min, max, vars(dict)["fromkeys"])
+_PLAIN_ATTRIBUTES = (types.FunctionType, types.MemberDescriptorType, staticmethod, classmethod, collections._tuplegetter)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -142,23 +143,26 @@ def fields_of(of: Any) -> Sequence[str] | None:
     """Return what a dataclass or a NamedTuple takes by place; None for a class that does something with it, or no class."""
     if not isinstance(of, type):
         return None
+    if not is_ours(of) and not _only_stores(of):
+        return None
     own = vars(of)
     if issubclass(of, tuple):
         return own.get("_fields")
-    if not dataclasses.is_dataclass(of) or not _is_generated(own.get("__init__")) or not (is_ours(of) or _only_stores(of)):
+    if not dataclasses.is_dataclass(of) or not _is_generated(own.get("__init__")):
         return None
     code = own["__init__"].__code__
     return code.co_varnames[1 : code.co_argcount]
 
 
 def _is_generated(function: Any) -> bool:
-    """Return whether the decorator of dataclasses wrote a function."""
-    return isinstance(function, types.FunctionType) and function.__code__.co_filename == "<string>"
+    """Return whether the decorator of dataclasses, or `NamedTuple`, wrote a function."""
+    files = ("<string>", dataclasses.__file__, collections.__file__)
+    return isinstance(function, types.FunctionType) and function.__code__.co_filename in files
 
 
 def _only_stores(of: type) -> bool:
-    """Return whether the attributes of a class's instances are what they are made of, and nothing happens when they are read."""
-    held = {name: value for each in reversed(of.__mro__[:-1]) for name, value in vars(each).items()}
-    special = (held.get(name) for name in ("__post_init__", "__new__", "__setattr__", "__getattribute__", "__getattr__"))
-    own = (value for name, value in held.items() if not name.startswith("__") and not isinstance(value, _PLAIN_ATTRIBUTES))
-    return all(each is None or _is_generated(each) for each in special) and not any(hasattr(type(each), "__get__") for each in own)
+    """Return whether the attributes of a class's instances are what they are made of, and nothing happens when they are used."""
+    held = {name: value for each in of.__mro__ if each not in (object, tuple) for name, value in vars(each).items() if name != "__repr__"}
+    special = [value for name, value in held.items() if name.startswith("__") and isinstance(value, types.FunctionType)]
+    own = [value for name, value in held.items() if not name.startswith("__") and not isinstance(value, _PLAIN_ATTRIBUTES)]
+    return all(map(_is_generated, special)) and not any(hasattr(type(each), "__get__") for each in own)
