@@ -47,7 +47,7 @@ _OF_A_CALL = 10
 """Steps that looking into a function counts for."""
 _FROM_KEYS = vars(dict)["fromkeys"]
 _BUILT_IN_TYPES = (type, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
-_BUILT_IN = (list, tuple, set, frozenset, sorted, reversed, zip, enumerate, _FROM_KEYS)
+_BUILT_IN = (list, tuple, set, frozenset, sorted, reversed, zip, _FROM_KEYS)
 _SEQUENCES = (list, tuple, set, frozenset, dict)
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ClassMethodDescriptorType, types.ModuleType)
 
@@ -163,12 +163,8 @@ class Reader:
     def _of_subscript(self, node: ast.Subscript, frame: Frame) -> Values:
         found: list[Value] = []
         for value in self.values(node.value, frame):
-            if isinstance(node.slice, ast.Slice):
-                found += ANY
-            elif isinstance(value, Items):
-                found += all_of(value.elements)
-            else:
-                found += self.elements_of_dict(value)
+            is_element = isinstance(value, Items) and not isinstance(node.slice, ast.Slice)
+            found += all_of(value.elements) if is_element else self.elements_of_dict(value)
         return tuple(found)
 
     def _of_ifexp(self, node: ast.IfExp, frame: Frame) -> Values:
@@ -191,11 +187,8 @@ class Reader:
         return tuple(map(Text, sorted(texts)))
 
     def _of_binop(self, node: ast.BinOp, frame: Frame) -> Values:
-        left, right = self.values(node.left, frame), self.values(node.right, frame)
         if isinstance(node.op, ast.BitOr):
-            return (self._merged([left, right]),)
-        if isinstance(node.op, ast.Add) and all(isinstance(value, (Text, Known)) for value in (*left, *right)):
-            return tuple(Text(start + end) for start in sorted(self.texts(left)) for end in sorted(self.texts(right)))
+            return (self._merged([self.values(node.left, frame), self.values(node.right, frame)]),)
         return ANY
 
     def _of_tuple(self, node: ast.Tuple | ast.List | ast.Set, frame: Frame) -> Values:
@@ -253,8 +246,8 @@ class Reader:
             has_rest = any(isinstance(part, ast.Starred) for part in target.elts)
             for place, part in enumerate(target.elts):
                 yield from self._unpacked(part, anything if has_rest else functools.partial(self._place_of, element, place))
-        elif isinstance(target, ast.Starred):
-            yield from self._unpacked(target.value, anything)
+        elif isinstance(target, ast.Starred) and isinstance(target.value, ast.Name):
+            yield target.value.id, anything
 
     def _place_of(self, element: Lazy, place: int) -> Values:
         return self._part_of(element(), place)
@@ -278,7 +271,7 @@ class Reader:
         if name in frame.of_comprehension:
             found = frame.of_comprehension[name]()
             return ANY if self._may_change(found, name, frame) else found
-        if frame.uses.is_unclear(name):
+        if name in frame.uses.unclear:
             return ANY
         if name not in frame.uses.bindings and name not in frame.bound:
             return frame.outside(name)
@@ -333,12 +326,9 @@ class Reader:
             if fields_of(called) is not None or (changes_nothing(called) and not has_key):
                 continue
             taken = self._taken(value, call, argument, frame)
-            if taken is None or self._within(functools.partial(self._adds_or_changes, *taken), True):
+            if taken is None or self._within(functools.partial(self.changes, *taken), True):
                 return True
         return False
-
-    def _adds_or_changes(self, name: str, frame: Frame) -> bool:
-        return name in frame.uses.bindings or self.changes(name, frame)
 
     def receivers(self, call: ast.Call, argument: int | str, frame: Frame) -> list[tuple[str, Frame]]:
         """Return the parameter, and the frame, of each function that may get an argument of a call; `Unclear` where one is not known.
@@ -358,13 +348,11 @@ class Reader:
         if uses is None:
             return None
         owner = [always((called.owner,))] if isinstance(called, Method) else []
+        parameters = {**dict(enumerate(uses.by_place[len(owner) :])), **{name: name for name in uses.parameters}}
+        parameter = uses.by_place[0] if owner and argument == "" and uses.by_place else parameters.get(argument)
         arguments, keywords, is_complete = self._arguments(call, frame)
         inner = Frame.of(function, self._parameters(function, [*owner, *arguments], keywords, is_complete=is_complete))
-        if argument == "" and not owner:
-            return None
-        place = argument + len(owner) if isinstance(argument, int) else 0
-        parameter = argument if isinstance(argument, str) and argument else uses.parameter(place)
-        return None if inner is None or parameter not in uses.parameters else (str(parameter), inner)
+        return None if inner is None or parameter is None else (parameter, inner)
 
     def _within(self, ask: Callable[[], Any], otherwise: Any) -> Any:
         """Return what a function of one more call says, `otherwise` where calls are too deep."""
@@ -412,13 +400,11 @@ class Reader:
             return Dict(frozenset(text for each in first for text in self.texts(each())), anything)
         if function is zip:
             return Items((row(*(functools.partial(all_of, column) for column in columns)),))
-        if function is enumerate:
-            return Items((row(anything, functools.partial(all_of, first)),))
         return Items(tuple(first))
 
     def _of_mappings(self, owners: Values, method: str) -> Values | None:
         """Return what a method of mappings gives; None for another method, or other objects."""
-        if method not in ("items", "keys", "values", "copy") or not all(
+        if method not in ("items", "keys", "values") or not all(
             isinstance(owner, Dict) or (isinstance(owner, Known) and type(owner.value) is dict) for owner in owners
         ):
             return None
@@ -426,7 +412,7 @@ class Reader:
             return tuple(map(self._pairs, owners))
         if method == "values":
             return (Items(tuple(functools.partial(self.elements_of_dict, owner) for owner in owners)),)
-        return owners if method == "copy" else (Items(tuple(self.elements(owners))),)
+        return (Items(tuple(self.elements(owners))),)
 
     def _dict_of(self, node: ast.Call, frame: Frame) -> Values:
         """Return what `dict(mapping, name=value)` makes, or `update` adds."""
@@ -454,10 +440,6 @@ class Reader:
             known = function.value if isinstance(function, Known) else None
             if isinstance(function, Method):
                 found += self._returned(function.function, [always((function.owner,)), *arguments], keywords, is_complete=is_complete)
-            elif isinstance(known, functools.partial):
-                bound = [*(always((Known(each),)) for each in known.args), *arguments]
-                named = {**{name: always((Known(each),)) for name, each in known.keywords.items()}, **keywords}
-                found += self.called((Known(known.func),), bound, named, is_complete=is_complete)
             elif isinstance(known, type):
                 found.append(made(known, arguments if is_complete else (), keywords if is_complete else {}))
             else:
@@ -484,11 +466,13 @@ class Reader:
         uses = source_of(function)
         assert uses is not None
         args = uses.function.args
-        by_place = [each.arg for each in (*args.posonlyargs, *args.args)]
-        defaults = {**dict(zip(reversed(by_place), reversed(function.__defaults__ or ()), strict=False)), **(function.__kwdefaults__ or {})}
+        defaults = {
+            **dict(zip(reversed(uses.by_place), reversed(function.__defaults__ or ()), strict=False)),
+            **(function.__kwdefaults__ or {}),
+        }
         for name in uses.parameters:
             default = always((Known(defaults[name]),)) if is_complete and name in defaults and is_settled(defaults[name]) else anything
-            given = left.pop(0) if left and name in by_place else named.pop(name, default)
+            given = left.pop(0) if left and name in uses.by_place else named.pop(name, default)
             bound[name] = functools.partial(self._or_declared, given, function, name)
         if args.vararg is not None:
             bound[args.vararg.arg] = always((Items(tuple(left)),)) if is_complete else anything

@@ -20,7 +20,6 @@ _SEES_ALL = {"exec", "eval", "locals", "globals"}
 """Functions that may use names without their being written."""
 READING = {"items", "keys", "values", "get", "copy", "pop"}
 """Methods of dicts that add nothing."""
-_ADDING = {"update", "setdefault"}
 _PASSES_ON = (ast.IfExp, ast.BoolOp, ast.BinOp, ast.Starred, ast.Tuple, ast.List, ast.Set, ast.Dict, *_COMPREHENSIONS)
 _ONLY_READS = (ast.Return, ast.Compare, ast.UnaryOp, ast.FormattedValue, ast.If, ast.While, ast.Assert, ast.Expr, ast.Slice, ast.Subscript)
 _BINDS_FREELY = (ast.NamedExpr, ast.withitem, ast.AugAssign, ast.AsyncFor, ast.Starred)
@@ -52,6 +51,9 @@ class Uses:
 
     def __init__(self, function: Function) -> None:
         self.function = function
+        self.by_place = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+        self.parameters = [*self.by_place, *(each.arg for each in function.args.kwonlyargs)]
+        """The parameters that take one argument each."""
         self.bindings: dict[str, list[Binding]] = {}
         self.calls: dict[str, list[ast.Call]] = {}
         """The calls of what a name stands for."""
@@ -62,13 +64,14 @@ class Uses:
         self.is_opaque = False
         self._holders: dict[str, set[str]] = {}
         """Names of what is made of a name, which may hold it or be a part of it."""
-        self._unclear: set[str] = set()
+        self.unclear: set[str] = set()
+        """Names that are bound in a way that bindings do not tell."""
         self._changed: set[str] = set()
         body: list[ast.AST] = [function.body] if isinstance(function, ast.Lambda) else list(function.body)
         self._parents = {child: node for part in body for node in ast.walk(part) for child in ast.iter_child_nodes(node)}
         for node in [node for part in body for node in ast.walk(part)]:
             if isinstance(node, (ast.Global, ast.Nonlocal)):
-                self._unclear.update(node.names)
+                self.unclear.update(node.names)
             elif not self.is_within(node, _SCOPES):
                 self._add_bindings(node)
             if isinstance(node, ast.Name):
@@ -88,28 +91,13 @@ class Uses:
             node = parent
         return False
 
-    @property
-    def parameters(self) -> list[str]:
-        """The names of the parameters that take one argument each, those first that take one by its place."""
-        arguments = self.function.args
-        return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-
-    def parameter(self, place: int) -> str | None:
-        """Return the name of the parameter at a place, None beyond them."""
-        arguments = self.function.args
-        return self.parameters[place] if place < len(arguments.posonlyargs) + len(arguments.args) else None
-
-    def is_unclear(self, name: str) -> bool:
-        """Return whether a name is bound in a way that its bindings do not tell."""
-        return name in self._unclear
-
     def is_changed(self, name: str) -> bool:
         """Return whether what a name stands for is changed in a way that its bindings do not tell."""
-        return name in self._unclear or name in self._changed or name in self.calls
+        return name in self.unclear or name in self._changed or name in self.calls
 
     def is_only_called(self, name: str) -> bool:
         """Return whether a parameter is only called, or handed to what is called."""
-        is_clear = name not in self._unclear and name not in self._changed and name not in self.bindings
+        is_clear = name not in self.unclear and name not in self._changed and name not in self.bindings
         return is_clear and self.holders(name) == {name}
 
     def holders(self, name: str) -> set[str]:
@@ -137,16 +125,16 @@ class Uses:
             self._bind(node.target, Binding(node.iter, each=True))
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and isinstance(node.op, ast.BitOr):
             self._bind(node.target, Binding(node.value, adds=True))
-        elif isinstance(node, ast.Call) and self._adds(node):
-            self._add_update(node, node.func)
+        elif isinstance(node, ast.Call) and (updated := self._updated(node)) is not None:
+            self.bindings.setdefault(updated, []).append(Binding(node, adds=True, is_update=True))
         elif isinstance(node, ast.comprehension):
             self.of_comprehensions |= _stored(node.target)
         elif isinstance(node, _BINDS_FREELY):
-            self._unclear |= _stored(node)
+            self.unclear |= _stored(node)
         elif isinstance(node, (*_SCOPES, ast.ExceptHandler, ast.pattern)):
-            self._unclear |= {text for text in (getattr(node, "name", None), getattr(node, "rest", None)) if text is not None}
+            self.unclear |= {text for text in (getattr(node, "name", None), getattr(node, "rest", None)) if text is not None}
         elif isinstance(node, ast.alias):
-            self._unclear.add(node.asname or node.name.partition(".")[0])
+            self.unclear.add(node.asname or node.name.partition(".")[0])
 
     def _bind(self, target: ast.expr, binding: Binding) -> None:
         if isinstance(target, ast.Name):
@@ -156,33 +144,17 @@ class Uses:
                 for place, part in enumerate(target.elts):
                     self._bind(part, Binding(binding.value, (*binding.places, place), binding.each))
             else:
-                self._unclear |= _stored(target)
+                self.unclear |= _stored(target)
         elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
             # A value that is unpacked or iterated over is not the expression, but keys are all that is asked for here.
             self.bindings.setdefault(target.value.id, []).append(Binding(binding.value, adds=True, key=target.slice))
             if binding.each or binding.places:
                 self._changed.add(target.value.id)
 
-    def _adds(self, call: ast.AST) -> bool:
-        """Return whether a call is a statement such as `scores.update(a=1)`."""
-        return (
-            isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and isinstance(call.func.value, ast.Name)
-            and call.func.attr in _ADDING
-            and isinstance(self._parents.get(call), ast.Expr)
-        )
-
-    def _add_update(self, call: ast.Call, method: ast.expr) -> None:
-        assert isinstance(method, ast.Attribute)
-        assert isinstance(method.value, ast.Name)
-        of = self.bindings.setdefault(method.value.id, [])
-        if method.attr == "update":
-            of.append(Binding(call, adds=True, is_update=True))
-        elif len(call.args) == 2:
-            of.append(Binding(call.args[1], adds=True, key=call.args[0]))
-        else:
-            self._changed.add(method.value.id)
+    def _updated(self, call: ast.Call) -> str | None:
+        """Return the name of what a statement such as `scores.update(a=1)` adds to, None for another call."""
+        is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update" and isinstance(self._parents.get(call), ast.Expr)
+        return call.func.value.id if is_update and isinstance(call.func.value, ast.Name) else None
 
     # Uses
 
@@ -230,10 +202,8 @@ class Uses:
         return None
 
     def _into_call(self, name: ast.Name, node: ast.AST, call: ast.Call, argument: str) -> ast.AST | None:
-        if self._adds(call):
-            assert isinstance(call.func, ast.Attribute)
-            assert isinstance(call.func.value, ast.Name)
-            self._holders.setdefault(name.id, set()).add(call.func.value.id)
+        if (updated := self._updated(call)) is not None:
+            self._holders.setdefault(name.id, set()).add(updated)
             return None
         if node is name and call.func is node:
             self.calls.setdefault(name.id, []).append(call)

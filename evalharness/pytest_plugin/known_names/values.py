@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 _SETTLED = (str, int, float, bool, types.NoneType, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _HARMLESS: tuple[Any, ...] = (len, sum, any, all, round, isinstance, str, repr, float, int, bool, print, dict, list, tuple, set, frozenset)
 _HARMLESS += (sorted, zip, enumerate, reversed, min, max, vars(dict)["fromkeys"])
-_PLAIN_ATTRIBUTES = (types.FunctionType, types.MemberDescriptorType, staticmethod, classmethod, collections._tuplegetter)  # type: ignore[attr-defined]
+_PLAIN_ATTRIBUTES = (types.FunctionType, types.MemberDescriptorType, staticmethod, classmethod)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,10 @@ def _is_generated(function: Any) -> bool:
 
 def _only_stores(of: type) -> bool:
     """Return whether the attributes of a class's instances are what they are made of, and nothing happens when they are used."""
-    held = {name: value for each in of.__mro__ if each not in (object, tuple) for name, value in vars(each).items() if name != "__repr__"}
-    special = [value for name, value in held.items() if name.startswith("__") and isinstance(value, types.FunctionType)]
-    own = [value for name, value in held.items() if not name.startswith("__") and not isinstance(value, _PLAIN_ATTRIBUTES)]
+    fields = getattr(of, "_fields", ())
+    held = [
+        each for base in of.__mro__ if base not in (object, tuple) for each in vars(base).items() if each[0] not in ("__repr__", *fields)
+    ]
+    special = [value for name, value in held if name.startswith("__") and isinstance(value, types.FunctionType)]
+    own = [value for name, value in held if not name.startswith("__") and not isinstance(value, _PLAIN_ATTRIBUTES)]
     return all(map(_is_generated, special)) and not any(hasattr(type(each), "__get__") for each in own)
