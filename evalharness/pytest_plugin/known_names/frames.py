@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from evalharness.pytest_plugin.known_names.uses import READING, Function, Uses, names_of_arguments, uses_of
-from evalharness.pytest_plugin.known_names.values import ANY, Known, Lazy, Values, anything, changes_nothing, is_ours, is_settled
+from evalharness.pytest_plugin.known_names.values import (
+    ANY,
+    MOST_ELEMENTS,
+    Lazy,
+    Values,
+    anything,
+    changes_nothing,
+    is_ours,
+    is_settled,
+    value_of,
+)
 
 
 class Frame:
@@ -47,8 +57,10 @@ class Frame:
         file = _file_of(self.function)
         if known is _EMPTY or file is None or name in file.rebound:
             return ANY
-        is_only_read = type(known) in (dict, list, set) and known and self._is_only_read(name, known, file)  # an empty one is filled later
-        return (Known(known),) if is_settled(known) or is_only_read else ANY
+        is_only_read = (
+            type(known) in (dict, list, set) and 0 < len(known) <= MOST_ELEMENTS and self._is_only_read(name, known, file)
+        )  # an empty one is filled later
+        return (value_of(known),) if is_settled(known) or is_only_read else ANY
 
     def _is_only_read(self, name: str, known: Any, file: _File) -> bool:
         """Return whether a file does no more with a list or dict of its own than to read it."""

@@ -18,6 +18,7 @@ from evalharness.pytest_plugin.known_names.frames import Frame, source_of
 from evalharness.pytest_plugin.known_names.uses import Binding, names_in
 from evalharness.pytest_plugin.known_names.values import (
     ANY,
+    MOST_ELEMENTS,
     Anything,
     Dict,
     Items,
@@ -40,15 +41,15 @@ from evalharness.pytest_plugin.known_names.values import (
     made,
     pattern_of,
     row,
+    value_of,
 )
 
-_MAX_STEPS, _MAX_DEPTH, _MAX_COMBINATIONS = 5000, 30, 500
+_MAX_STEPS, _MAX_DEPTH = 5000, 30
 _OF_A_CALL = 10
 """Steps that looking into a function counts for."""
 _FROM_KEYS = vars(dict)["fromkeys"]
 _BUILT_IN_TYPES = (type, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 _BUILT_IN = (list, tuple, set, frozenset, sorted, reversed, zip, _FROM_KEYS)
-_SEQUENCES = (list, tuple, set, frozenset, dict)
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ClassMethodDescriptorType, types.ModuleType)
 
 
@@ -73,12 +74,9 @@ class Reader:
         """Return the possible keys of mappings; `Unclear` where a value may be another one."""
         found: set[str] = set()
         for value in values or ANY:  # what returns nothing raises an error
-            if isinstance(value, Dict):
-                found |= value.keys
-            elif isinstance(value, Known) and type(value.value) is dict:
-                found |= {pattern_of(Known(key)) for key in value.value}
-            else:
+            if not isinstance(value, Dict):
                 raise Unclear
+            found |= value.keys
         return frozenset(found)
 
     def elements(self, values: Values) -> list[Lazy]:
@@ -87,31 +85,13 @@ class Reader:
         for value in values:
             if isinstance(value, Items):
                 found += value.elements
-            elif isinstance(value, Dict):
-                found += [always((Text(key),)) for key in sorted(value.keys)]
-            elif isinstance(value, Known) and type(value.value) in _SEQUENCES:
-                found += [always((Known(each),)) for each in value.value]
             else:
-                found.append(anything)
-        return found if len(found) <= _MAX_COMBINATIONS else [anything]
+                found += _keys_of(value)
+        return found if len(found) <= MOST_ELEMENTS else [anything]
 
     def elements_of_dict(self, value: Value) -> Values:
         """Return what the values of a mapping may be."""
-        if isinstance(value, Dict):
-            return value.values()
-        if isinstance(value, Known) and type(value.value) is dict:
-            return tuple(Known(each) for each in value.value.values())
-        return ANY
-
-    def _pairs(self, value: Value) -> Items:
-        if isinstance(value, Known) and type(value.value) is dict:
-            return Items(tuple(row(always((Known(key),)), always((Known(each),))) for key, each in value.value.items()))
-        keys = [always((Text(key),)) for key in sorted(value.keys)] if isinstance(value, Dict) else [anything]
-        return Items(tuple(row(key, functools.partial(self.elements_of_dict, value)) for key in keys))
-
-    def texts(self, values: Values) -> set[str]:
-        """Return the texts that values may be, "*" for what is not known."""
-        return set(map(pattern_of, values))
+        return value.values() if isinstance(value, Dict) else ANY
 
     def attribute(self, value: Value, name: str) -> Values:
         """Return what an attribute may be; data only where nobody changes it."""
@@ -123,7 +103,7 @@ class Reader:
         if isinstance(known, types.ModuleType):
             return _told(vars(known).get(name), known)
         if is_frozen(known) and name in vars(known):
-            return (Known(vars(known)[name]),) if is_settled(vars(known)[name]) else ANY
+            return (value_of(vars(known)[name]),) if is_settled(vars(known)[name]) else ANY
         of = value.of if isinstance(value, Made) else known if isinstance(known, type) else type(known)
         held = inspect.getattr_static(of, name, None)
         if isinstance(held, staticmethod):
@@ -152,7 +132,7 @@ class Reader:
             raise GaveUp
 
     def _of_constant(self, node: ast.Constant, frame: Frame) -> Values:
-        return (Known(node.value),)
+        return (value_of(node.value),)
 
     def _of_name(self, node: ast.Name, frame: Frame) -> Values:
         return self._looked_up(node.id, frame)
@@ -163,8 +143,10 @@ class Reader:
     def _of_subscript(self, node: ast.Subscript, frame: Frame) -> Values:
         found: list[Value] = []
         for value in self.values(node.value, frame):
-            is_element = isinstance(value, Items) and not isinstance(node.slice, ast.Slice)
-            found += all_of(value.elements) if is_element else self.elements_of_dict(value)
+            if isinstance(value, Items) and not isinstance(node.slice, ast.Slice):
+                found += all_of(value.elements)
+            else:
+                found += self.elements_of_dict(value)
         return tuple(found)
 
     def _of_ifexp(self, node: ast.IfExp, frame: Frame) -> Values:
@@ -179,11 +161,10 @@ class Reader:
             if isinstance(part, ast.Constant):
                 added = {str(part.value)}
             elif isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None:
-                values = self.values(part.value, frame)
-                added = {_shown(value) for value in values}
+                added = set(map(pattern_of, self.values(part.value, frame)))
             else:
                 added = {"*"}
-            texts = {start + end for start in texts for end in (added if len(texts) * len(added) <= _MAX_COMBINATIONS else {"*"})}
+            texts = {start + end for start in texts for end in (added if len(texts) * len(added) <= MOST_ELEMENTS else {"*"})}
         return tuple(map(Text, sorted(texts)))
 
     def _of_binop(self, node: ast.BinOp, frame: Frame) -> Values:
@@ -212,7 +193,7 @@ class Reader:
         return (self._merged(parts),)
 
     def _entry(self, key: ast.expr, value: ast.expr, frame: Frame) -> Dict:
-        return Dict(frozenset(self.texts(self.values(key, frame))), lambda: self.values(value, frame))
+        return Dict(frozenset(map(pattern_of, self.values(key, frame))), lambda: self.values(value, frame))
 
     def _merged(self, parts: Sequence[Values]) -> Value:
         try:
@@ -242,27 +223,18 @@ class Reader:
     def _unpacked(self, target: ast.expr, element: Lazy) -> Iterator[tuple[str, Lazy]]:
         if isinstance(target, ast.Name):
             yield target.id, element
+        elif any(isinstance(part, ast.Starred) for part in ast.walk(target)):
+            yield from ((name, anything) for name in names_in(target))
         elif isinstance(target, (ast.Tuple, ast.List)):
-            has_rest = any(isinstance(part, ast.Starred) for part in target.elts)
             for place, part in enumerate(target.elts):
-                yield from self._unpacked(part, anything if has_rest else functools.partial(self._place_of, element, place))
-        elif isinstance(target, ast.Starred) and isinstance(target.value, ast.Name):
-            yield target.value.id, anything
+                yield from self._unpacked(part, functools.partial(self._part_of, element, place))
 
-    def _place_of(self, element: Lazy, place: int) -> Values:
-        return self._part_of(element(), place)
-
-    def _part_of(self, values: Values, place: int) -> Values:
+    def _part_of(self, sequence: Lazy, place: int) -> Values:
         """Return what one place of a sequence may be."""
         found: list[Value] = []
-        for value in values:
-            known = value.value if isinstance(value, Known) and isinstance(value.value, (tuple, list)) else None
-            if isinstance(value, Items) and value.is_row and place < len(value.elements):
-                found += value.elements[place]()
-            elif known is not None and place < len(known):
-                found.append(Known(known[place]))
-            else:
-                found += ANY
+        for value in sequence():
+            is_there = isinstance(value, Items) and value.is_row and place < len(value.elements)
+            found += value.elements[place]() if is_there and isinstance(value, Items) else ANY
         return tuple(found)
 
     # Names
@@ -302,7 +274,7 @@ class Reader:
         if binding.each:
             values = all_of(self.elements(values))
         for place in binding.places:
-            values = self._part_of(values, place)
+            values = self._part_of(always(values), place)
         return values
 
     def changes(self, name: str, frame: Frame) -> bool:
@@ -397,22 +369,17 @@ class Reader:
         columns = [self.elements(argument) for argument in arguments]
         first = columns[0] if columns else []
         if function is _FROM_KEYS:
-            return Dict(frozenset(text for each in first for text in self.texts(each())), anything)
+            return Dict(frozenset(map(pattern_of, all_of(first))), anything)
         if function is zip:
             return Items((row(*(functools.partial(all_of, column) for column in columns)),))
         return Items(tuple(first))
 
     def _of_mappings(self, owners: Values, method: str) -> Values | None:
         """Return what a method of mappings gives; None for another method, or other objects."""
-        if method not in ("items", "keys", "values") or not all(
-            isinstance(owner, Dict) or (isinstance(owner, Known) and type(owner.value) is dict) for owner in owners
-        ):
+        if method not in ("items", "keys", "values") or not all(isinstance(owner, Dict) for owner in owners):
             return None
-        if method == "items":
-            return tuple(map(self._pairs, owners))
-        if method == "values":
-            return (Items(tuple(functools.partial(self.elements_of_dict, owner) for owner in owners)),)
-        return (Items(tuple(self.elements(owners))),)
+        found = [(key, functools.partial(self.elements_of_dict, owner)) for owner in owners for key in _keys_of(owner)]
+        return (Items(tuple(row(*each) if method == "items" else each[method == "values"] for each in found)),)
 
     def _dict_of(self, node: ast.Call, frame: Frame) -> Values:
         """Return what `dict(mapping, name=value)` makes, or `update` adds."""
@@ -429,8 +396,8 @@ class Reader:
         """Return the dict of a sequence of pairs; anything else as it is."""
         if not isinstance(value, Items):
             return value
-        keys = frozenset(text for each in value.elements for text in self.texts(self._part_of(each(), 0)))
-        return Dict(keys, lambda: tuple(one for each in value.elements for one in self._part_of(each(), 1)))
+        keys = frozenset(pattern_of(key) for each in value.elements for key in self._part_of(each, 0))
+        return Dict(keys, lambda: tuple(one for each in value.elements for one in self._part_of(each, 1)))
 
     def called(self, functions: Values, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
         """Return what calls may give; not `is_complete`: there may be arguments besides."""
@@ -466,12 +433,11 @@ class Reader:
         uses = source_of(function)
         assert uses is not None
         args = uses.function.args
-        defaults = {
-            **dict(zip(reversed(uses.by_place), reversed(function.__defaults__ or ()), strict=False)),
-            **(function.__kwdefaults__ or {}),
-        }
+        defaults = dict(zip(reversed(uses.by_place), reversed(function.__defaults__ or ()), strict=False))
+        defaults.update(function.__kwdefaults__ or {})
         for name in uses.parameters:
-            default = always((Known(defaults[name]),)) if is_complete and name in defaults and is_settled(defaults[name]) else anything
+            is_known = is_complete and name in defaults and is_settled(defaults[name])
+            default = always((value_of(defaults[name]),)) if is_known else anything
             given = left.pop(0) if left and name in uses.by_place else named.pop(name, default)
             bound[name] = functools.partial(self._or_declared, given, function, name)
         if args.vararg is not None:
@@ -490,16 +456,15 @@ def _method_of(function: Value) -> Value:
     called = function.value if isinstance(function, Known) else None
     if isinstance(called, types.MethodType):
         return Method(cast("types.FunctionType", called.__func__), Known(called.__self__))
-    method = (
-        None if called is None or isinstance(called, (type, types.FunctionType)) else inspect.getattr_static(type(called), "__call__", None)
-    )
+    is_function = isinstance(called, (type, types.FunctionType))
+    method = None if called is None or is_function else inspect.getattr_static(type(called), "__call__", None)
     return Method(method, Known(called)) if isinstance(method, types.FunctionType) else function
 
 
 def _told(held: Any, owner: Any) -> Values:
     """Return what a module or class holds, where nobody changes it."""
-    return (Known(held),) if isinstance(held, _CODE) or (is_ours(owner) and held is not None) else ANY
+    return (value_of(held),) if isinstance(held, _CODE) or (is_ours(owner) and held is not None) else ANY
 
 
-def _shown(value: Value) -> str:
-    return str(value.value) if isinstance(value, Known) and type(value.value) in (int, float, bool) else pattern_of(value)
+def _keys_of(value: Value) -> list[Lazy]:
+    return [always((Text(key),)) for key in sorted(value.keys)] if isinstance(value, Dict) else [anything]

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+MOST_ELEMENTS = 500
 _SETTLED = (str, int, float, bool, types.NoneType, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _HARMLESS: tuple[Any, ...] = (len, sum, any, all, round, isinstance, str, repr, float, int, bool, print, dict, list, tuple, set, frozenset)
 _HARMLESS += (sorted, zip, enumerate, reversed, min, max, vars(dict)["fromkeys"])
@@ -19,14 +20,14 @@ _PLAIN_ATTRIBUTES = (types.FunctionType, types.MemberDescriptorType, staticmetho
 
 @dataclass(frozen=True)
 class Known:
-    """An object that is there already: of a module, of a closure, or a constant."""
+    """An object that is there already, as a function of a module; not a text, number or collection."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text with "*" for each part that is not known."""
+    """A text, or a number as one, with "*" for each part that is not known."""
 
     pattern: str
 
@@ -91,9 +92,21 @@ def row(*parts: Lazy) -> Lazy:
 
 
 def pattern_of(value: Value) -> str:
-    if isinstance(value, Known) and type(value.value) is str:
-        return value.value
     return value.pattern if isinstance(value, Text) else "*"
+
+
+def value_of(known: Any) -> Value:
+    """Return an object as a value; plain ones by what is in them."""
+    kind = type(known)
+    if kind in (str, int, float, bool):
+        return Text(str(known))
+    if kind in (list, tuple, set, frozenset, dict) and len(known) > MOST_ELEMENTS:
+        return Anything()
+    if kind is dict:
+        return Dict(frozenset(pattern_of(value_of(key)) for key in known), lambda: tuple(map(value_of, known.values())))
+    if kind in (list, tuple, set, frozenset):
+        return Items(tuple(always((value_of(each),)) for each in known), is_row=kind in (list, tuple))
+    return Known(known)
 
 
 def is_ours(known: Any) -> bool:
@@ -108,7 +121,7 @@ def is_ours(known: Any) -> bool:
 def is_settled(known: Any) -> bool:
     """Return whether an object stays as it is."""
     if type(known) in (tuple, frozenset):
-        return all(map(is_settled, known))
+        return len(known) <= MOST_ELEMENTS and all(map(is_settled, known))
     return type(known) in _SETTLED or isinstance(known, type) or is_ours(type(known))
 
 
