@@ -6,7 +6,7 @@ import functools
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,16 +29,17 @@ class Judged:
     answer: str
     scores: Mapping[str, float]
 
-    @property
-    def made(self) -> dict[str, float]:
-        return {"made": 1.0, **self.scores}
-
-    @cached_property
-    def kept(self) -> dict[str, float]:
-        return dict(self.scores, kept=1)
-
     def scored(self, name: str) -> dict[str, float]:
         return {f"{name}_right": 1.0}
+
+
+@dataclass(frozen=True)
+class Computed:
+    answer: str
+
+    @property
+    def scores(self) -> dict[str, float]:
+        return {"made": 1.0}
 
 
 class Pair(NamedTuple):
@@ -128,11 +129,6 @@ def plain(generation: Any, score: Any, details: Any) -> None:
     assert look_at(judged.scores), judged.answer
 
 
-def of_properties(generation: Any, score: Any) -> None:
-    judged = judge(generation.text)
-    score(**(judged.made if generation else judged.kept))
-
-
 def of_methods(generation: Any, score: Any) -> None:
     score(**judge(generation.text).scored("name"))
 
@@ -182,7 +178,6 @@ def nothing(generation: Any) -> None:
 
 TOLD: list[tuple[Any, set[str]]] = [
     (plain, {*VALID, "mine"}),
-    (of_properties, {*VALID, "made", "kept"}),
     (of_methods, {"name_right"}),
     (of_tuples, {"x", "y", "a"}),
     (of_loops, {"p_a", "p_b", "q_a", "q_b"}),
@@ -257,6 +252,10 @@ def set_by_name(generation: Any, score: Any) -> None:
 
 def checked_after(generation: Any, score: Any) -> None:
     score(**Checked({"a": 1.0}).scores)
+
+
+def of_a_property(generation: Any, score: Any) -> None:
+    score(**Computed("").scores)
 
 
 def made_freely(generation: Any, score: Any) -> None:
@@ -345,6 +344,7 @@ def unbounded(generation: Any, score: Any) -> None:
         attribute_replaced,
         set_by_name,
         checked_after,
+        of_a_property,
         made_freely,
         of_data,
         of_an_argument,
