@@ -112,7 +112,6 @@ def _asked_of(sample: Sample) -> Asked:
     prompt = sample.answers[0].prompt if sample.answers else ""
     choices: Sequence[Mapping[str, Any]] = items_of(sample.details.get("choices"))
     if choices:
-        # A choice says its context where that is not the first one's, which is the prompt of the best.
         return tuple(text for choice in choices for text in (text_of(choice.get("context", prompt)), text_of(choice.get("text"))))
     return (prompt,)
 

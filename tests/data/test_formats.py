@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import pickle
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
@@ -431,6 +432,10 @@ class TestColumns:
         pandas = pytest.importorskip("pandas")
         with pytest.raises(EvalHarnessError, match=r"rows \(mappings\), got 'id'; write cases_from\(frame.to_dict\('records'\)\)"):
             cases_from(pandas.DataFrame(self.ROWS))
+
+    def test_nan_is_null_as_pandas_writes_what_is_missing(self) -> None:
+        first, second = cases_from([{"a": "x", "b": math.nan}, {"a": "x", "b": None}], tags="b")(None)
+        assert (first.row["b"], first.tags, second.id) == (None, {}, f"{first.id}-2")
 
     def test_rows_of_a_generator_are_there_each_time(self) -> None:
         make = cases_from(row for row in self.ROWS)
