@@ -212,7 +212,7 @@ def _aggregates(tables: RunTables) -> dict[tuple[str, ...], dict[str, float]]:
     found: dict[tuple[str, ...], dict[str, float]] = {}
     for entry in entries_of(tables.run.get("aggregates")):
         if (value := number_of(entry.get("value"))) is not None:
-            key = tuple(text_of(entry.get(name)) for name in ("eval", "test", "engine"))
+            key = text_of(entry.get("eval")), text_of(entry.get("test")), text_of(entry.get("engine"))
             found.setdefault(key, {})[text_of(entry.get("metric"))] = value
     return found
 
