@@ -69,7 +69,7 @@ def import_(
     chosen = {name: str(value) for name, value in options.items() if value is not None}
     run = resolve(chosen, os.environ, project_root(Path.cwd()))
     read = read_inspect(files) if tool == "inspect" else read_lm_eval(files, tool)
-    rename_scores(read, dict(map(_pair, renamed)))
+    rename_scores(read, map(_pair, renamed))
     if like is not None:
         name_as(read, find_run(like))
     done = write_run(read, run, column=column, tags=tags, gates=gates)
