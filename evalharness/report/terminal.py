@@ -112,7 +112,7 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
     words = what_broke.legend(tables, _VALIDITY, _TITLES)
     noise = noise_summary(tables.run)
     for line in (
-        *suite_lines(tables),
+        *_suite_lines(tables),
         *([words] if words else ()),
         *what_broke.gate_lines(tables),
         *([f"noise: {noise}"] if noise else ()),
@@ -217,7 +217,7 @@ def _aggregates(tables: RunTables) -> dict[tuple[str, ...], dict[str, float]]:
     return found
 
 
-def suite_lines(tables: RunTables) -> Iterator[str]:
+def _suite_lines(tables: RunTables) -> Iterator[str]:
     """Yield "suite math on hf:base: acc_macro 0.612, acc_micro 0.598" for the averages over evals."""
     for (suite, test, engine), values in _aggregates(tables).items():
         if not test and suite not in tables.evals.names:
