@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,13 @@ class RowCase(Case):
     def images(self) -> tuple[StoredBytes | Path, ...]:
         """The row's images in the order of their columns, for a `VlmGenerationRequest`; `ImageError` for one that cannot be a picture."""
         return tuple(self.source.images_of(self.row, self.file, self.place)) if self.source.image else ()
+
+
+def _failure(error: Exception) -> str:
+    """Return how a function of the row failed, and at which of its lines."""
+    theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    where = f" at {Path(theirs[0].filename).name}:{theirs[0].lineno}, {theirs[0].line}" if theirs else ""
+    return f"failed{where}: {type(error).__name__}: {error}"
 
 
 class _Columns(dict[str, Any]):
@@ -202,7 +210,7 @@ class RowCases:
         except ConfigError:
             raise
         except Exception as error:
-            raise ConfigError(f"{file.where(place)}: map failed: {type(error).__name__}: {error}") from error
+            raise ConfigError(f"{file.where(place)}: map {_failure(error)}") from error
 
     def images_of(self, row: Mapping[str, Any], file: RowFile, place: int) -> Iterator[StoredBytes | Path]:
         """Yield the images of a row."""
@@ -266,7 +274,7 @@ class _Cells:
             try:
                 return column(_Columns(self.row))
             except Exception as error:
-                raise ConfigError(f"{self.where}: the function for its {what} failed: {type(error).__name__}: {error}") from error
+                raise ConfigError(f"{self.where}: the function for its {what} {_failure(error)}") from error
         if column in self.row:
             return self.row[column]
         value: Any = self.row
