@@ -212,13 +212,18 @@ def _is_run(folder: Path) -> bool:
 
 
 def expand_run(text: str) -> str:
-    """Return RUN, or RUN:ENGINE, with the run's path in place of its name or `latest`; paths and patterns as they are.
+    """Return RUN, or RUN:ENGINE, with the path in place of the name of a run or, behind it, of a baseline; paths and patterns as they are.
 
     For commands that judge runs against each other: partial ones are not `latest`. Raises `RecordError` for a name that no run has.
     """
+    from evalharness.analysis.judge import BASELINE_FOLDER
+
     word, colon, engine = text.partition(":")
     reports = report_folder()
     is_name = is_latest(word) or (_NAME.fullmatch(word) is not None and not any(_is_path(path, reports) for path in (text, word)))
+    kept = project_root(Path.cwd()) / BASELINE_FOLDER / f"{word}.json"
+    if is_name and not colon and word not in run_names(reports) and kept.is_file():
+        return str(kept)
     return f"{find_run(word, whole=True)}{colon}{engine}" if is_name else text
 
 
