@@ -13,7 +13,7 @@ from rich.console import Console
 
 from evalharness.api.errors import RecordError
 from evalharness.api.options import GenerationOptions
-from evalharness.report.earlier_run import find_earlier, run_word
+from evalharness.report.earlier_run import find_earlier, run_word, show_command
 from evalharness.report.tables import load_tables
 from evalharness.report.terminal import print_fields, print_heading, print_text, table_lines
 from evalharness.report.text import number_text, plural, terminal_text
@@ -54,7 +54,7 @@ def find_rows(run_dir: Path, wanted: str) -> list[Row]:
 def with_choice(error: RecordError, run_dir: Path, ids: Sequence[str]) -> RecordError:
     """Return the error with the ids beneath it, one a line, and the command that shows the first."""
     more = [f"… and {len(ids) - NUM_CANDIDATES:,} more"] if len(ids) > NUM_CANDIDATES else []
-    command = shlex.join(["evalharness", "show", str(run_dir), ids[0]]) if ids else f"evalharness report {shlex.quote(str(run_dir))}"
+    command = show_command(str(run_dir), ids[0]) if ids else f"evalharness report {shlex.quote(str(run_dir))}"
     return error.helped_by(command, [*ids[:NUM_CANDIDATES], *more])
 
 
@@ -73,7 +73,7 @@ def worst_case_lines(run_dir: Path, engine: str | None, test: str | None) -> Ite
     yield from (f"  {line}" for line in table_lines(cells, 3)) if cells else ()
     if len(rows) > NUM_WORST:
         yield f"  … and {len(rows) - NUM_WORST:,} more, in report.html and samples.csv"
-    command = shlex.join(["evalharness", "show", run_word(tables.run, run_dir), tables.case_ids[(rows or asked)[0]]])
+    command = show_command(run_word(tables.run, run_dir), tables.case_ids[(rows or asked)[0]])
     yield f"try: {terminal_text(command, 600)}"
 
 
@@ -98,7 +98,7 @@ def way_lines(run_dir: Path, rows: Sequence[Row]) -> Iterator[str]:
         return
     outcomes = [f"{text_of(row.get('outcome'))} on {text_of(row.get('engine'))}" for row in same[:NUM_CANDIDATES]]
     yield terminal_text(f"in the run before: {', '.join(outcomes)}", 600)
-    command = shlex.join(["evalharness", "show", run_word(run, before), text_of(same[0].get("case_id"))])
+    command = show_command(run_word(run, before), text_of(same[0].get("case_id")))
     yield f"  {terminal_text(command, 600)}"
 
 

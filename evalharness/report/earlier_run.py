@@ -38,6 +38,11 @@ def run_word(run: RunFile, run_dir: Path) -> str:
     return run_dir.name if is_found and _NAME.fullmatch(run_dir.name) else str(run_dir)
 
 
+def show_command(run: str, case_id: str) -> str:
+    """Return the command that shows a case; one whose id begins with a dash is no option."""
+    return shlex.join(["evalharness", "show", run, *(["--"] if case_id.startswith("-") else []), case_id])
+
+
 def compare_command(tables: RunTables) -> str:
     """Return the command that compares a finished run with the one before; "" where there is none."""
     can_be = run_state(tables.run) == FINISHED and any(map(tables.total, _JUDGED)) and not stopped_evals(tables.run)

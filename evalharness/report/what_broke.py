@@ -5,14 +5,13 @@ Names and texts are escaped; the lines may be wider than the terminal.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
 
 from evalharness.analysis.statistics.intervals import mean_intervals
-from evalharness.report.earlier_run import run_word
+from evalharness.report.earlier_run import run_word, show_command
 from evalharness.report.findings import gate_state, is_on_mean
 from evalharness.report.noise import within_noise
 from evalharness.report.tables import COUNTS, ProblemGroup, RunTables
@@ -218,5 +217,5 @@ def worst_lines(tables: RunTables) -> Iterator[str]:
     rows = worst_rows(tables)
     title = "worst case: " if len(rows) == 1 else "worst cases: "
     for number, row in enumerate(rows):
-        command = shlex.join(["evalharness", "show", run, tables.case_ids[row]])
+        command = show_command(run, tables.case_ids[row])
         yield f"{title if number == 0 else ' ' * len(title)}{terminal_text(command, 300)}"

@@ -61,6 +61,11 @@ def test_the_worst_cases_are_of_different_reasons_first(tmp_path: Path) -> None:
     assert [(group.count, group.outcome) for group in reason_groups(tables)] == [(1, "error"), (3, "miss"), (1, "miss")]
 
 
+def test_the_command_of_a_case_whose_id_begins_with_a_dash_takes_it_for_no_option(tmp_path: Path) -> None:
+    tables = load_tables(write_run(tmp_path / "reports" / "first", [row("-rf", outcome="miss", scores={"valid": 0.0})]))
+    assert next(worst_lines(tables)) == "worst case: evalharness show first -- -rf"
+
+
 def test_a_problem_on_several_engines_is_one_reason(tmp_path: Path) -> None:
     samples = [row("a/1", engine=engine, outcome="miss", problem="a/1 has 3 'x'") for engine in ("hf:early", "hf:final")]
     (group,) = reason_groups(load_tables(write_run(tmp_path, samples)))
