@@ -78,6 +78,11 @@ def test_what_several_ask_proves_nothing_and_other_samples_keep_a_name_of_their_
     assert "1 of 4 samples of gsm are cases of sums::test_sum in own" in read_run(Path("reports/theirs"))["notices"][1]
 
 
+def test_what_two_tasks_ask_proves_nothing_either(project: Path) -> None:
+    tasks = {"gsm": [generated(number, "none", 1.0) for number in (0, 1)], "other": [generated(0, "none", 0.0)]}
+    assert list(imported(tasks, [ours(0), ours(1)])) == ["gsm-0", "sum-1", "other-0"]
+
+
 def test_tasks_that_are_one_eval_of_ours_become_one(project: Path) -> None:
     tasks = {f"mmlu_{number}": [generated(number, "none", 1.0)] for number in range(2)}
     rows = imported(tasks, [ours(number) for number in range(2)], "--gate", "exact_match >= 1")
