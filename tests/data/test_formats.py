@@ -415,6 +415,15 @@ class TestColumns:
             ({"id": lambda row: "a::b"}, "an id must be printable text without '::', got 'a::b'"),
             ({"map": lambda row: 5}, "map must return a row .a mapping., or None to leave it out, got 5"),
             ({"map": "a"}, "map must be a function of a row, got 'a'"),
+            (
+                {"tags": {"k": lambda row: row["idd"]}},
+                "row 1: the function for its tag k failed: KeyError: .*has no 'idd'; did you mean 'id'",
+            ),
+            ({"reference": lambda row: 1 / 0}, "row 1: the function for its reference failed: ZeroDivisionError: division by zero"),
+            ({"group": ["id", "doc"]}, "cases_from.group must be a column's name or a function of the row, got .'id', 'doc'."),
+            ({"tags": {"k": 5}}, "cases_from.tags.'k'. must be a column's name or a function of the row, got 5"),
+            ({"image": 5}, "cases_from.image must be a sequence of columns' names, got 5"),
+            ({"id": [5]}, "cases_from.id must be names of columns, got 5"),
             ({"columns": "ab"}, "rows in memory are the only source of their cases, and were given with columns="),
         ],
     )

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from evalharness.scores import all_of, choice_aggregates, choice_scores, macro_o
 
 FILTERS = {"strict": first_match("#"), "flexible": last_number()}
 FIELDS = ("title", "year")
+PREFIX = ""
+NAMES = ["a"]
 FILLED_LATER: dict[str, float] = {}
 
 
@@ -27,16 +29,17 @@ class Judged:
     answer: str
     scores: Mapping[str, float]
 
-    @property
-    def made(self) -> dict[str, float]:
-        return {"made": 1.0, **self.scores}
-
-    @cached_property
-    def kept(self) -> dict[str, float]:
-        return dict(self.scores, kept=1)
-
     def scored(self, name: str) -> dict[str, float]:
         return {f"{name}_right": 1.0}
+
+
+@dataclass(frozen=True)
+class Computed:
+    answer: str
+
+    @property
+    def scores(self) -> dict[str, float]:
+        return {"made": 1.0}
 
 
 class Pair(NamedTuple):
@@ -77,6 +80,12 @@ def pair_of(text: str) -> Pair:
 def two_of(text: str) -> tuple[dict[str, float], str]:
     scores = dict.fromkeys(("x", "y"), 0.0)
     return scores, text
+
+
+def configure(prefix: str) -> None:
+    global PREFIX
+    PREFIX = prefix
+    NAMES.append(prefix)
 
 
 def fill(scores: dict[str, float]) -> None:
@@ -120,11 +129,6 @@ def plain(generation: Any, score: Any, details: Any) -> None:
     assert look_at(judged.scores), judged.answer
 
 
-def of_properties(generation: Any, score: Any) -> None:
-    judged = judge(generation.text)
-    score(**(judged.made if generation else judged.kept))
-
-
 def of_methods(generation: Any, score: Any) -> None:
     score(**judge(generation.text).scored("name"))
 
@@ -164,13 +168,16 @@ def of_a_decorated(generation: Any, score: Any) -> None:
     score(**decorated(generation.text))
 
 
+def of_a_global_that_is_bound_again(generation: Any, score: Any) -> None:
+    score(**{f"{PREFIX}acc": 1})
+
+
 def nothing(generation: Any) -> None:
     assert generation
 
 
 TOLD: list[tuple[Any, set[str]]] = [
     (plain, {*VALID, "mine"}),
-    (of_properties, {*VALID, "made", "kept"}),
     (of_methods, {"name_right"}),
     (of_tuples, {"x", "y", "a"}),
     (of_loops, {"p_a", "p_b", "q_a", "q_b"}),
@@ -180,6 +187,7 @@ TOLD: list[tuple[Any, set[str]]] = [
     (of_samples, {"pass@*", "pass^*", "majority"}),
     (handed_on, {*VALID, "more"}),
     (of_a_decorated, {"inner", "outer"}),
+    (of_a_global_that_is_bound_again, {"*acc"}),
     (nothing, set()),
 ]
 
@@ -246,6 +254,10 @@ def checked_after(generation: Any, score: Any) -> None:
     score(**Checked({"a": 1.0}).scores)
 
 
+def of_a_property(generation: Any, score: Any) -> None:
+    score(**Computed("").scores)
+
+
 def made_freely(generation: Any, score: Any) -> None:
     scores = {"a": 1.0}
     Free(scores)
@@ -262,6 +274,10 @@ def of_an_argument(case: Any, score: Any, judge: Any) -> None:
 
 def of_a_global_that_is_filled(generation: Any, score: Any) -> None:
     score(**FILLED_LATER)
+
+
+def of_a_global_that_is_filled_elsewhere(generation: Any, score: Any) -> None:
+    score(**dict.fromkeys(NAMES, 1))
 
 
 def by_another_name(generation: Any, score: Any) -> None:
@@ -328,10 +344,12 @@ def unbounded(generation: Any, score: Any) -> None:
         attribute_replaced,
         set_by_name,
         checked_after,
+        of_a_property,
         made_freely,
         of_data,
         of_an_argument,
         of_a_global_that_is_filled,
+        of_a_global_that_is_filled_elsewhere,
         by_another_name,
         by_a_partial,
         in_a_comprehension,

@@ -12,28 +12,84 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evalharness.pytest_plugin.known_names.uses import Uses, names_of_arguments, uses_of
-from evalharness.pytest_plugin.known_names.values import Lazy, Values, anything
+from evalharness.pytest_plugin.known_names.uses import READING, Function, Uses, names_of_arguments, uses_of
+from evalharness.pytest_plugin.known_names.values import (
+    ANY,
+    MOST_ELEMENTS,
+    Lazy,
+    Values,
+    anything,
+    changes_nothing,
+    is_ours,
+    is_settled,
+    value_of,
+)
 
 
 class Frame:
-    """Where names are looked up: a function's own ones, or those of a loop within it, then those around it."""
+    """Where names are looked up: those of a function, and within it those of a comprehension, then those around."""
 
-    def __init__(self, uses: Uses | None, around: Mapping[str, Any], bound: Mapping[str, Lazy], outer: Frame | None = None) -> None:
-        self.uses, self.around, self.bound, self.outer = uses, around, bound, outer
+    def __init__(self, function: types.FunctionType, uses: Uses, bound: Mapping[str, Lazy]) -> None:
+        self.function, self.uses, self.bound = function, uses, bound
+        self.of_comprehension: Mapping[str, Lazy] = {}
         self.found: dict[str, Values] = {}
         self.trusted: frozenset[str] = frozenset()
         """Functions that change nothing that they get."""
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        closure = {name: cell.cell_contents if _is_filled(cell) else _EMPTY for name, cell in cells}
+        self._around = ChainMap(closure, function.__globals__, vars(builtins))
 
     @classmethod
     def of(cls, function: Any, bound: Mapping[str, Lazy] = types.MappingProxyType({})) -> Frame | None:
         """Return the frame of a function, None where its source is not there or it is none that can be read."""
         uses = source_of(function)
-        if uses is None:
-            return None
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        around = ChainMap({name: cell.cell_contents for name, cell in cells if _is_filled(cell)}, function.__globals__, vars(builtins))
-        return cls(uses, around, {**dict.fromkeys(names_of_arguments(uses.function), anything), **bound})
+        return None if uses is None else cls(function, uses, {**dict.fromkeys(names_of_arguments(uses.function), anything), **bound})
+
+    def round(self, bound: Mapping[str, Lazy]) -> Frame:
+        """Return the frame of a round of a comprehension."""
+        inner = Frame(self.function, self.uses, self.bound)
+        inner.found, inner.trusted, inner.of_comprehension = self.found, self.trusted, {**self.of_comprehension, **bound}
+        return inner
+
+    def outside(self, name: str) -> Values:
+        """Return the object around the function that has a name, where it stays as it is."""
+        known = self._around.get(name, _EMPTY)
+        file = _file_of(self.function)
+        if known is _EMPTY or file is None or name in file.rebound:
+            return ANY
+        is_only_read = (
+            type(known) in (dict, list, set) and 0 < len(known) <= MOST_ELEMENTS and self._is_only_read(name, known, file)
+        )  # an empty one is filled later
+        return (value_of(known),) if is_settled(known) or is_only_read else ANY
+
+    def _is_only_read(self, name: str, known: Any, file: _File) -> bool:
+        """Return whether a file does no more with a list or dict of its own than to read it."""
+        settled = map(is_settled, [*known, *known.values()] if isinstance(known, dict) else known)
+        is_own = known is self.function.__globals__.get(name) and name not in file.imported
+        return is_ours(self.function) or (is_own and all(settled) and all(self._reads(*use, file) for use in file.uses_of(name)))
+
+    def _reads(self, node: ast.AST, parent: ast.AST | None, outer: ast.AST | None, file: _File) -> bool:
+        if isinstance(parent, ast.keyword) and parent.arg is not None:
+            parent = outer
+        if isinstance(parent, ast.Call):
+            return changes_nothing(self._resolved(parent.func, file)) and not any(each.arg == "key" for each in parent.keywords)
+        if isinstance(parent, ast.Attribute):
+            return parent.attr in READING - {"pop"} and isinstance(outer, ast.Call) and outer.func is parent
+        if isinstance(parent, ast.Assign):
+            return node in parent.targets
+        if isinstance(parent, ast.Subscript):
+            return isinstance(parent.ctx, ast.Load)
+        return isinstance(parent, (ast.comprehension, ast.For, ast.Compare, ast.Starred, ast.keyword, ast.AnnAssign))
+
+    def _resolved(self, node: ast.AST, file: _File) -> Any:
+        """Return the object that a dotted name stands for wherever it is in the file."""
+        if isinstance(node, ast.Attribute):
+            owner = self._resolved(node.value, file)
+            return vars(owner).get(node.attr) if isinstance(owner, types.ModuleType) else None
+        return self._around.get(node.id) if isinstance(node, ast.Name) and node.id not in file.bound else None
+
+
+_EMPTY = object()
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -43,32 +99,71 @@ def _is_filled(cell: types.CellType) -> bool:
         return False
 
 
+class _File:
+    """The functions of a file by name and first line, as their code has it, and what it does with its own names."""
+
+    def __init__(self, path: str) -> None:
+        self.functions: dict[tuple[str, int], list[Function]] = {}
+        self.rebound: set[str] = set()
+        """Names that functions give to other objects."""
+        self.imported: set[str] = set()
+        self.bound: set[str] = set()
+        """Names that stand for something anywhere but by `def`, `class` and `import`."""
+        self._parents: dict[ast.AST, ast.AST] = {}
+        self._names: dict[str, list[ast.Name]] = {}
+        waiting: list[ast.AST] = [ast.parse(Path(path).read_bytes())]
+        for node in waiting:
+            children = [*ast.iter_child_nodes(node)]
+            self._parents.update(dict.fromkeys(children, node))
+            waiting += children
+            if isinstance(node, ast.Name):
+                self._names.setdefault(node.id, []).append(node)
+                if not isinstance(node.ctx, ast.Load):
+                    self.bound.add(node.id)
+            elif isinstance(node, ast.arg):
+                self.bound.add(node.arg)
+            elif isinstance(node, ast.Lambda):
+                self.functions.setdefault(("<lambda>", node.lineno), []).append(node)
+            elif isinstance(node, ast.FunctionDef):
+                line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                self.functions.setdefault((node.name, line), []).append(node)
+            elif isinstance(node, (ast.Global, ast.Nonlocal)):
+                self.rebound.update(node.names)
+            elif isinstance(node, ast.alias):
+                self.imported.add(node.asname or node.name)
+
+    def uses_of(self, name: str) -> list[tuple[ast.AST, ast.AST | None, ast.AST | None]]:
+        """Return all uses of a name, each with the two nodes around it."""
+        parents = [(node, self._parents.get(node)) for node in self._names.get(name, [])]
+        return [(node, parent, None if parent is None else self._parents.get(parent)) for node, parent in parents]
+
+
+def _file_of(function: types.FunctionType) -> _File | None:
+    path = function.__code__.co_filename
+    if function.__globals__.get("__file__") != path:
+        return None  # the code may be that of another version of the file
+    try:
+        facts = Path(path).stat()
+        return _read(path, facts.st_mtime_ns, facts.st_size)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: str, mtime_ns: int, num_bytes: int) -> _File | None:
+    file = _File(path)
+    return None if file.uses_of("globals") else file
+
+
 def source_of(function: Any) -> Uses | None:
     """Return what a function's code does; None where it cannot be read, or is one of several at its place."""
     if not isinstance(function, types.FunctionType):
         return None
     code = function.__code__
-    if function.__globals__.get("__file__") != code.co_filename:
-        return None  # the code may be that of another version of the file
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return None
-    try:
-        facts = Path(code.co_filename).stat()
-        found = _functions(code.co_filename, facts.st_mtime_ns, facts.st_size).get((code.co_name, code.co_firstlineno), [])
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    file = _file_of(function)
+    found = [] if file is None else file.functions.get((code.co_name, code.co_firstlineno), [])
     found = [node for node in found if names_of_arguments(node) == code.co_varnames[: len(names_of_arguments(node))]]
-    return uses_of(found[0]) if len({*map(ast.dump, found)}) == 1 else None  # lambdas may share a line
-
-
-@functools.lru_cache(maxsize=64)
-def _functions(path: str, mtime_ns: int, num_bytes: int) -> dict[tuple[str, int], list[ast.FunctionDef | ast.Lambda]]:
-    """Return the functions of a file by name and first line, as their code has it."""
-    found: dict[tuple[str, int], list[ast.FunctionDef | ast.Lambda]] = {}
-    for node in ast.walk(ast.parse(Path(path).read_bytes())):
-        if isinstance(node, ast.Lambda):
-            found.setdefault(("<lambda>", node.lineno), []).append(node)
-        elif isinstance(node, ast.FunctionDef):
-            line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            found.setdefault((node.name, line), []).append(node)
-    return found
+    uses = uses_of(found[0]) if len({*map(ast.dump, found)}) == 1 else None  # lambdas may share a line
+    return None if uses is None or uses.is_opaque else uses

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from evalharness.pytest_plugin.known_names.frames import Frame, source_of
-from evalharness.pytest_plugin.known_names.uses import Binding
+from evalharness.pytest_plugin.known_names.uses import Binding, names_in
 from evalharness.pytest_plugin.known_names.values import (
     ANY,
+    MOST_ELEMENTS,
     Anything,
     Dict,
     Items,
@@ -31,20 +32,25 @@ from evalharness.pytest_plugin.known_names.values import (
     all_of,
     always,
     anything,
+    changes_nothing,
     declared,
     fields_of,
+    is_frozen,
+    is_ours,
+    is_settled,
     made,
     pattern_of,
     row,
+    value_of,
 )
 
-_MAX_STEPS, _MAX_DEPTH, _MAX_COMBINATIONS = 5000, 30, 500
+_MAX_STEPS, _MAX_DEPTH = 5000, 30
 _OF_A_CALL = 10
 """Steps that looking into a function counts for."""
 _FROM_KEYS = vars(dict)["fromkeys"]
 _BUILT_IN_TYPES = (type, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
-_BUILT_IN = (list, tuple, set, frozenset, sorted, reversed, zip, enumerate, _FROM_KEYS)
-_CHANGING = (setattr, delattr, exec, eval)
+_BUILT_IN = (list, tuple, set, frozenset, sorted, reversed, zip, _FROM_KEYS)
+_CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ClassMethodDescriptorType, types.ModuleType)
 
 
 class Unclear(Exception):
@@ -68,12 +74,9 @@ class Reader:
         """Return the possible keys of mappings; `Unclear` where a value may be another one."""
         found: set[str] = set()
         for value in values or ANY:  # what returns nothing raises an error
-            if isinstance(value, Dict):
-                found |= value.keys
-            elif isinstance(value, Known) and isinstance(value.value, Mapping):
-                found |= {str(key) for key in value.value}
-            else:
+            if not isinstance(value, Dict):
                 raise Unclear
+            found |= value.keys
         return frozenset(found)
 
     def elements(self, values: Values) -> list[Lazy]:
@@ -82,44 +85,25 @@ class Reader:
         for value in values:
             if isinstance(value, Items):
                 found += value.elements
-            elif isinstance(value, Dict):
-                found += [always((Text(key),)) for key in sorted(value.keys)]
-            elif isinstance(value, Known) and isinstance(value.value, (list, tuple, set, frozenset, Mapping)):
-                found += [always((Known(each),)) for each in value.value]
             else:
-                found.append(anything)
-        return found if len(found) <= _MAX_COMBINATIONS else [anything]
+                found += _keys_of(value)
+        return found if len(found) <= MOST_ELEMENTS else [anything]
 
     def elements_of_dict(self, value: Value) -> Values:
         """Return what the values of a mapping may be."""
-        if isinstance(value, Dict):
-            return value.values()
-        if isinstance(value, Known) and isinstance(value.value, Mapping):
-            return tuple(Known(each) for each in value.value.values())
-        return ANY
-
-    def _pairs(self, value: Value) -> Items:
-        if isinstance(value, Known) and isinstance(value.value, Mapping):
-            return Items(tuple(row(always((Known(key),)), always((Known(each),))) for key, each in value.value.items()))
-        keys = [always((Text(key),)) for key in sorted(value.keys)] if isinstance(value, Dict) else [anything]
-        return Items(tuple(row(key, functools.partial(self.elements_of_dict, value)) for key in keys))
-
-    def texts(self, values: Values) -> set[str]:
-        """Return the texts that values may be, "*" for what is not known."""
-        return set(map(pattern_of, values))
+        return value.values() if isinstance(value, Dict) else ANY
 
     def attribute(self, value: Value, name: str) -> Values:
-        """Return what an attribute may be; of an object that is there, of its class, or a text or tuple, which nobody changes."""
-        known = value.value if isinstance(value, Known) else None
-        if isinstance(known, types.ModuleType):
-            return (Known(vars(known)[name]),) if name in vars(known) else ANY
+        """Return what an attribute may be; data only where nobody changes it."""
         if isinstance(value, Made) and name in value.fields:
             return value.fields[name]()
         if not isinstance(value, (Known, Made)):
             return ANY
-        own = {} if isinstance(known, type) else getattr(known, "__dict__", {})
-        if name in own:
-            return (Known(own[name]),) if isinstance(own[name], (str, tuple, frozenset)) else ANY
+        known = value.value if isinstance(value, Known) else None
+        if isinstance(known, types.ModuleType):
+            return _told(vars(known).get(name), known)
+        if is_frozen(known) and name in vars(known):
+            return (value_of(vars(known)[name]),) if is_settled(vars(known)[name]) else ANY
         of = value.of if isinstance(value, Made) else known if isinstance(known, type) else type(known)
         held = inspect.getattr_static(of, name, None)
         if isinstance(held, staticmethod):
@@ -127,7 +111,7 @@ class Reader:
         if isinstance(held, classmethod):
             return (Method(cast("types.FunctionType", held.__func__), Known(of)),)
         if of is known:
-            return (Known(held),)
+            return _told(held, known)
         if isinstance(held, types.FunctionType):
             return (Method(held, value),)
         read = held.fget if isinstance(held, property) else held.func if isinstance(held, functools.cached_property) else None
@@ -148,7 +132,7 @@ class Reader:
             raise GaveUp
 
     def _of_constant(self, node: ast.Constant, frame: Frame) -> Values:
-        return (Known(node.value),)
+        return (value_of(node.value),)
 
     def _of_name(self, node: ast.Name, frame: Frame) -> Values:
         return self._looked_up(node.id, frame)
@@ -159,7 +143,7 @@ class Reader:
     def _of_subscript(self, node: ast.Subscript, frame: Frame) -> Values:
         found: list[Value] = []
         for value in self.values(node.value, frame):
-            if isinstance(value, Items):
+            if isinstance(value, Items) and not isinstance(node.slice, ast.Slice):
                 found += all_of(value.elements)
             else:
                 found += self.elements_of_dict(value)
@@ -177,19 +161,15 @@ class Reader:
             if isinstance(part, ast.Constant):
                 added = {str(part.value)}
             elif isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None:
-                values = self.values(part.value, frame)
-                added = {str(value.value) if isinstance(value, Known) else next(iter(self.texts((value,)))) for value in values}
+                added = set(map(pattern_of, self.values(part.value, frame)))
             else:
                 added = {"*"}
-            texts = {start + end for start in texts for end in (added if len(texts) * len(added) <= _MAX_COMBINATIONS else {"*"})}
+            texts = {start + end for start in texts for end in (added if len(texts) * len(added) <= MOST_ELEMENTS else {"*"})}
         return tuple(map(Text, sorted(texts)))
 
     def _of_binop(self, node: ast.BinOp, frame: Frame) -> Values:
-        left, right = self.values(node.left, frame), self.values(node.right, frame)
         if isinstance(node.op, ast.BitOr):
-            return (self._merged([left, right]),)
-        if isinstance(node.op, ast.Add) and all(isinstance(value, (Text, Known)) for value in (*left, *right)):
-            return tuple(Text(start + end) for start in sorted(self.texts(left)) for end in sorted(self.texts(right)))
+            return (self._merged([self.values(node.left, frame), self.values(node.right, frame)]),)
         return ANY
 
     def _of_tuple(self, node: ast.Tuple | ast.List | ast.Set, frame: Frame) -> Values:
@@ -213,7 +193,7 @@ class Reader:
         return (self._merged(parts),)
 
     def _entry(self, key: ast.expr, value: ast.expr, frame: Frame) -> Dict:
-        return Dict(frozenset(self.texts(self.values(key, frame))), lambda: self.values(value, frame))
+        return Dict(frozenset(map(pattern_of, self.values(key, frame))), lambda: self.values(value, frame))
 
     def _merged(self, parts: Sequence[Values]) -> Value:
         try:
@@ -238,58 +218,48 @@ class Reader:
         first, *others = generators
         for element in self.elements(self.values(first.iter, frame)):
             bound = dict(self._unpacked(first.target, element))
-            yield from self._rounds(others, Frame(None, frame.around, bound, frame))
+            yield from self._rounds(others, frame.round(bound))
 
     def _unpacked(self, target: ast.expr, element: Lazy) -> Iterator[tuple[str, Lazy]]:
         if isinstance(target, ast.Name):
             yield target.id, element
+        elif any(isinstance(part, ast.Starred) for part in ast.walk(target)):
+            yield from ((name, anything) for name in names_in(target))
         elif isinstance(target, (ast.Tuple, ast.List)):
             for place, part in enumerate(target.elts):
-                yield from self._unpacked(part, lambda place=place: self._part_of(element(), place))  # type: ignore[misc]
-        elif isinstance(target, ast.Starred):
-            yield from self._unpacked(target.value, anything)
+                yield from self._unpacked(part, functools.partial(self._part_of, element, place))
 
-    def _part_of(self, values: Values, place: int) -> Values:
+    def _part_of(self, sequence: Lazy, place: int) -> Values:
         """Return what one place of a sequence may be."""
         found: list[Value] = []
-        for value in values:
-            known = value.value if isinstance(value, Known) and isinstance(value.value, (tuple, list)) else None
-            if isinstance(value, Items) and value.is_row and place < len(value.elements):
-                found += value.elements[place]()
-            elif known is not None and place < len(known):
-                found.append(Known(known[place]))
-            else:
-                found += ANY
+        for value in sequence():
+            is_there = isinstance(value, Items) and value.is_row and place < len(value.elements)
+            found += value.elements[place]() if is_there and isinstance(value, Items) else ANY
         return tuple(found)
 
     # Names
 
     def _looked_up(self, name: str, frame: Frame) -> Values:
-        here: Frame | None = frame
-        while here is not None and here.uses is None and name not in here.bound:
-            here = here.outer
-        assert here is not None
-        if here.uses is None:
-            return here.bound[name]()
-        if here.uses.is_unclear(name):
+        if name in frame.of_comprehension:
+            found = frame.of_comprehension[name]()
+            return ANY if self._may_change(found, name, frame) else found
+        if name in frame.uses.unclear:
             return ANY
-        if name in here.found:
-            return here.found[name]
-        if name in here.uses.bindings or name in here.bound:
-            here.found[name] = ANY  # of what is made of itself
-            here.found[name] = self._local(name, here)
-            if self.changes(name, here):
-                here.found[name] = ANY
-            return here.found[name]
-        if name not in here.around:
-            return ANY
-        known = here.around[name]
-        if isinstance(known, (dict, list, set)) and (not known or here.uses.may_change(name)):
-            return ANY  # it may be filled later
-        return (Known(known),)
+        if name not in frame.uses.bindings and name not in frame.bound:
+            return frame.outside(name)
+        if name not in frame.found:
+            frame.found[name] = ANY  # of what is made of itself
+            frame.found[name] = found = self._local(name, frame)
+            if self._may_change(found, name, frame):
+                frame.found.clear()  # what was found meanwhile may be made of it
+                frame.found[name] = ANY
+        return frame.found[name]
+
+    def _may_change(self, values: Values, name: str, frame: Frame) -> bool:
+        stays = (isinstance(each, (Text, Anything)) or (isinstance(each, Known) and is_settled(each.value)) for each in values)
+        return not all(stays) and self.changes(name, frame)
 
     def _local(self, name: str, frame: Frame) -> Values:
-        assert frame.uses is not None
         bindings = frame.uses.bindings.get(name, [])
         values = [*frame.bound.get(name, tuple)(), *(value for each in bindings if not each.adds for value in self._bound(each, frame))]
         added = [self._bound(each, frame) for each in bindings if each.adds]
@@ -304,32 +274,33 @@ class Reader:
         if binding.each:
             values = all_of(self.elements(values))
         for place in binding.places:
-            values = self._part_of(values, place)
+            values = self._part_of(always(values), place)
         return values
 
     def changes(self, name: str, frame: Frame) -> bool:
         """Return whether what a local name stands for may be changed in a way that is not understood."""
-        assert frame.uses is not None
-        if frame.uses.may_change(name):
+        names = {name} if is_ours(frame.function) else frame.uses.holders(name)
+        if any(map(frame.uses.is_changed, names)):
             return True
-        return any(self._is_changed_by(call, argument, frame) for call, argument in frame.uses.handed_to.get(name, ()))
+        if is_ours(frame.function):
+            return False  # it changes nothing that it has by another name
+        calls = [each for holder in sorted(names) for each in frame.uses.handed_to.get(holder, ())]
+        return any(self._is_changed_by(call, argument, frame) for call, argument in calls)
 
     def _is_changed_by(self, call: ast.Call, argument: int | str, frame: Frame) -> bool:
         if isinstance(call.func, ast.Name) and call.func.id in frame.trusted:
             return False
+        if not frame.uses.of_comprehensions.isdisjoint(names_in(call.func)):
+            return True
+        has_key = any(keyword.arg == "key" for keyword in call.keywords)  # which is a function that is called
         for value in self.values(call.func, frame):
-            called = value.value if isinstance(value, Known) else None
-            is_built_in = isinstance(called, types.BuiltinFunctionType) and called.__module__ == "builtins" and called not in _CHANGING
-            if is_built_in or fields_of(called) is not None:
+            called = value.function if isinstance(value, Method) else value.value if isinstance(value, Known) else None
+            if fields_of(called) is not None or (changes_nothing(called) and not has_key):
                 continue
             taken = self._taken(value, call, argument, frame)
-            if taken is None or self._within(functools.partial(self._adds_or_changes, *taken), True):
+            if taken is None or self._within(functools.partial(self.changes, *taken), True):
                 return True
         return False
-
-    def _adds_or_changes(self, name: str, frame: Frame) -> bool:
-        assert frame.uses is not None
-        return frame.uses.adds_to(name) or self.changes(name, frame)
 
     def receivers(self, call: ast.Call, argument: int | str, frame: Frame) -> list[tuple[str, Frame]]:
         """Return the parameter, and the frame, of each function that may get an argument of a call; `Unclear` where one is not known.
@@ -349,11 +320,11 @@ class Reader:
         if uses is None:
             return None
         owner = [always((called.owner,))] if isinstance(called, Method) else []
+        parameters = {**dict(enumerate(uses.by_place[len(owner) :])), **{name: name for name in uses.parameters}}
+        parameter = uses.by_place[0] if owner and argument == "" and uses.by_place else parameters.get(argument)
         arguments, keywords, is_complete = self._arguments(call, frame)
         inner = Frame.of(function, self._parameters(function, [*owner, *arguments], keywords, is_complete=is_complete))
-        place = argument + len(owner) if isinstance(argument, int) else 0
-        parameter = argument if isinstance(argument, str) and argument else uses.parameter(place)
-        return None if inner is None or parameter not in uses.parameters else (str(parameter), inner)
+        return None if inner is None or parameter is None else (parameter, inner)
 
     def _within(self, ask: Callable[[], Any], otherwise: Any) -> Any:
         """Return what a function of one more call says, `otherwise` where calls are too deep."""
@@ -398,25 +369,17 @@ class Reader:
         columns = [self.elements(argument) for argument in arguments]
         first = columns[0] if columns else []
         if function is _FROM_KEYS:
-            return Dict(frozenset(text for each in first for text in self.texts(each())), anything)
+            return Dict(frozenset(map(pattern_of, all_of(first))), anything)
         if function is zip:
-            others = [column if len(column) == len(first) else [anything] * len(first) for column in columns[1:]]
-            return Items(tuple(row(*each) for each in zip(first, *others, strict=True)))
-        if function is enumerate:
-            return Items(tuple(row(anything, each) for each in first))
+            return Items((row(*(functools.partial(all_of, column) for column in columns)),))
         return Items(tuple(first))
 
     def _of_mappings(self, owners: Values, method: str) -> Values | None:
         """Return what a method of mappings gives; None for another method, or other objects."""
-        if method not in ("items", "keys", "values", "copy") or not all(
-            isinstance(owner, Dict) or (isinstance(owner, Known) and isinstance(owner.value, Mapping)) for owner in owners
-        ):
+        if method not in ("items", "keys", "values") or not all(isinstance(owner, Dict) for owner in owners):
             return None
-        if method == "items":
-            return tuple(map(self._pairs, owners))
-        if method == "values":
-            return (Items(tuple(functools.partial(self.elements_of_dict, owner) for owner in owners)),)
-        return owners if method == "copy" else (Items(tuple(self.elements(owners))),)
+        found = [(key, functools.partial(self.elements_of_dict, owner)) for owner in owners for key in _keys_of(owner)]
+        return (Items(tuple(row(*each) if method == "items" else each[method == "values"] for each in found)),)
 
     def _dict_of(self, node: ast.Call, frame: Frame) -> Values:
         """Return what `dict(mapping, name=value)` makes, or `update` adds."""
@@ -433,8 +396,8 @@ class Reader:
         """Return the dict of a sequence of pairs; anything else as it is."""
         if not isinstance(value, Items):
             return value
-        keys = frozenset(text for each in value.elements for text in self.texts(self._part_of(each(), 0)))
-        return Dict(keys, lambda: tuple(one for each in value.elements for one in self._part_of(each(), 1)))
+        keys = frozenset(pattern_of(key) for each in value.elements for key in self._part_of(each, 0))
+        return Dict(keys, lambda: tuple(one for each in value.elements for one in self._part_of(each, 1)))
 
     def called(self, functions: Values, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
         """Return what calls may give; not `is_complete`: there may be arguments besides."""
@@ -444,10 +407,6 @@ class Reader:
             known = function.value if isinstance(function, Known) else None
             if isinstance(function, Method):
                 found += self._returned(function.function, [always((function.owner,)), *arguments], keywords, is_complete=is_complete)
-            elif isinstance(known, functools.partial):
-                bound = [*(always((Known(each),)) for each in known.args), *arguments]
-                named = {**{name: always((Known(each),)) for name, each in known.keywords.items()}, **keywords}
-                found += self.called((Known(known.func),), bound, named, is_complete=is_complete)
             elif isinstance(known, type):
                 found.append(made(known, arguments if is_complete else (), keywords if is_complete else {}))
             else:
@@ -471,17 +430,21 @@ class Reader:
         """Return what each parameter may be."""
         bound: dict[str, Lazy] = {}
         left, named = list(arguments), dict(keywords)
-        for name, parameter in inspect.signature(function, follow_wrapped=False).parameters.items():
-            default: Lazy = anything if parameter.default is parameter.empty else always((Known(parameter.default),))
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                bound[name] = always((Items(tuple(left)),)) if is_complete else anything
-            elif parameter.kind is parameter.VAR_KEYWORD:
-                given = Dict(frozenset(named), lambda: all_of(named.values()))
-                bound[name] = always((given,)) if is_complete else anything
-            else:
-                is_next = left and parameter.kind is not parameter.KEYWORD_ONLY
-                given_values = left.pop(0) if is_next else named.pop(name, default if is_complete else anything)
-                bound[name] = functools.partial(self._or_declared, given_values, function, name)
+        uses = source_of(function)
+        assert uses is not None
+        args = uses.function.args
+        defaults = dict(zip(reversed(uses.by_place), reversed(function.__defaults__ or ()), strict=False))
+        defaults.update(function.__kwdefaults__ or {})
+        for name in uses.parameters:
+            is_known = is_complete and name in defaults and is_settled(defaults[name])
+            default = always((value_of(defaults[name]),)) if is_known else anything
+            given = left.pop(0) if left and name in uses.by_place else named.pop(name, default)
+            bound[name] = functools.partial(self._or_declared, given, function, name)
+        if args.vararg is not None:
+            bound[args.vararg.arg] = always((Items(tuple(left)),)) if is_complete else anything
+        if args.kwarg is not None:
+            rest = Dict(frozenset(named), lambda: all_of(named.values()))
+            bound[args.kwarg.arg] = always((rest,)) if is_complete else anything
         return bound
 
     def _or_declared(self, given: Lazy, function: Any, name: str) -> Values:
@@ -493,5 +456,15 @@ def _method_of(function: Value) -> Value:
     called = function.value if isinstance(function, Known) else None
     if isinstance(called, types.MethodType):
         return Method(cast("types.FunctionType", called.__func__), Known(called.__self__))
-    method = None if isinstance(called, (type, types.FunctionType)) else inspect.getattr_static(type(called), "__call__", None)
+    is_function = isinstance(called, (type, types.FunctionType))
+    method = None if called is None or is_function else inspect.getattr_static(type(called), "__call__", None)
     return Method(method, Known(called)) if isinstance(method, types.FunctionType) else function
+
+
+def _told(held: Any, owner: Any) -> Values:
+    """Return what a module or class holds, where nobody changes it."""
+    return (value_of(held),) if isinstance(held, _CODE) or (is_ours(owner) and held is not None) else ANY
+
+
+def _keys_of(value: Value) -> list[Lazy]:
+    return [always((Text(key),)) for key in sorted(value.keys)] if isinstance(value, Dict) else [anything]

@@ -22,7 +22,7 @@ def names_recorded(test: Any, fixture: str = "score") -> frozenset[str] | None:
 
     def read(reader: Reader) -> frozenset[str]:
         frame = Frame.of(test)
-        if frame is None or frame.uses is None or hasattr(test, "__wrapped__"):
+        if frame is None or hasattr(test, "__wrapped__"):
             raise Unclear
         frame.trusted = _KEEPS_COPIES
         return _recorded(fixture, frame, reader, _MOST_CALLS) if fixture in frame.uses.parameters else frozenset()
@@ -32,11 +32,10 @@ def names_recorded(test: Any, fixture: str = "score") -> frozenset[str] | None:
 
 def _recorded(name: str, frame: Frame, reader: Reader, num_calls: int) -> frozenset[str]:
     """Return the names that calls of one parameter of a function give; `Unclear` for another use of it, or more calls within calls."""
-    assert frame.uses is not None
-    if num_calls == 0 or name in frame.uses.bindings or frame.uses.has_other_names(name) or frame.uses.may_change(name):
+    if num_calls == 0 or not frame.uses.is_only_called(name):
         raise Unclear
     names: set[str] = set()
-    for call in frame.uses.calls_of(name):
+    for call in frame.uses.calls.get(name, ()):
         names |= {keyword.arg for keyword in call.keywords if keyword.arg is not None}
         for mapping in (keyword.value for keyword in call.keywords if keyword.arg is None):
             if frame.uses.is_within(call):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import types
 import typing
@@ -10,17 +11,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+MOST_ELEMENTS = 500
+_SETTLED = (str, int, float, bool, types.NoneType, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_HARMLESS: tuple[Any, ...] = (len, sum, any, all, round, isinstance, str, repr, float, int, bool, print, dict, list, tuple, set, frozenset)
+_HARMLESS += (sorted, zip, enumerate, reversed, min, max, vars(dict)["fromkeys"])
+_PLAIN_ATTRIBUTES = (types.FunctionType, types.MemberDescriptorType, staticmethod, classmethod)
+
 
 @dataclass(frozen=True)
 class Known:
-    """An object that is there already: of a module, of a closure, or a constant."""
+    """An object that is there already, as a function of a module; not a text, number or collection."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text with "*" for each part that is not known."""
+    """A text, or a number as one, with "*" for each part that is not known."""
 
     pattern: str
 
@@ -85,9 +92,48 @@ def row(*parts: Lazy) -> Lazy:
 
 
 def pattern_of(value: Value) -> str:
-    if isinstance(value, Known) and isinstance(value.value, str):
-        return value.value
     return value.pattern if isinstance(value, Text) else "*"
+
+
+def value_of(known: Any) -> Value:
+    """Return an object as a value; plain ones by what is in them."""
+    kind = type(known)
+    if kind in (str, int, float, bool):
+        return Text(str(known))
+    if kind in (list, tuple, set, frozenset, dict) and len(known) > MOST_ELEMENTS:
+        return Anything()
+    if kind is dict:
+        return Dict(frozenset(pattern_of(value_of(key)) for key in known), lambda: tuple(map(value_of, known.values())))
+    if kind in (list, tuple, set, frozenset):
+        return Items(tuple(always((value_of(each),)) for each in known), is_row=kind in (list, tuple))
+    return Known(known)
+
+
+def is_ours(known: Any) -> bool:
+    """Return whether an object comes with the package, whose functions and classes are known to change nothing that they get."""
+    if type(known) is types.FunctionType:
+        name = known.__globals__.get("__name__")  # `__module__` may be copied from what it wraps
+    else:
+        name = known.__name__ if isinstance(known, types.ModuleType) else (known if isinstance(known, type) else type(known)).__module__
+    return isinstance(name, str) and name.startswith("evalharness.")
+
+
+def is_settled(known: Any) -> bool:
+    """Return whether an object stays as it is."""
+    if type(known) in (tuple, frozenset):
+        return len(known) <= MOST_ELEMENTS and all(map(is_settled, known))
+    return type(known) in _SETTLED or isinstance(known, type) or is_ours(type(known))
+
+
+def is_frozen(known: Any) -> bool:
+    """Return whether an object's attributes stay as they are."""
+    is_declared = getattr(vars(type(known)).get("__dataclass_params__"), "frozen", False)
+    return type(known).__dictoffset__ != 0 and not isinstance(known, type) and (is_declared or is_ours(known))
+
+
+def changes_nothing(called: Any) -> bool:
+    """Return whether an object is a function that leaves its arguments alone."""
+    return any(called is each for each in _HARMLESS) or (isinstance(called, (types.FunctionType, type)) and is_ours(called))
 
 
 def made(of: type, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy]) -> Value:
@@ -98,7 +144,7 @@ def made(of: type, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy]) -> V
 
 def declared(function: Any, name: str) -> Value:
     """Return an instance of the dataclass that a parameter, or what is returned, is declared to be, in code that is known to keep to it."""
-    if (function.__module__ or "").startswith("evalharness."):
+    if is_ours(function):
         with suppress(Exception):  # whatever an annotation that is evaluated may raise
             hint = typing.get_type_hints(function).get(name)
             if dataclasses.is_dataclass(hint) and isinstance(hint, type) and not hint.__subclasses__():
@@ -107,12 +153,32 @@ def declared(function: Any, name: str) -> Value:
 
 
 def fields_of(of: Any) -> Sequence[str] | None:
-    """Return the fields that a dataclass or a NamedTuple is made of; None for a class that does something with them, or no class."""
+    """Return what a dataclass or a NamedTuple takes by place; None for a class that does something with it, or no class."""
     if not isinstance(of, type):
         return None
+    if not is_ours(of) and not _only_stores(of):
+        return None
     own = vars(of)
-    if dataclasses.is_dataclass(of) and not hasattr(of, "__post_init__") and "__init__" in own:
-        is_made = own["__init__"].__code__.co_filename == "<string>"  # by the decorator
-        return [field.name for field in dataclasses.fields(of) if field.init] if is_made else None
-    fields: Sequence[str] | None = own.get("_fields") if issubclass(of, tuple) else None
-    return () if of.__module__ == "builtins" else fields
+    if issubclass(of, tuple):
+        return own.get("_fields")
+    if not dataclasses.is_dataclass(of) or not _is_generated(own.get("__init__")):
+        return None
+    code = own["__init__"].__code__
+    return code.co_varnames[1 : code.co_argcount]
+
+
+def _is_generated(function: Any) -> bool:
+    """Return whether the decorator of dataclasses, or `NamedTuple`, wrote a function."""
+    files = ("<string>", dataclasses.__file__, collections.__file__)
+    return isinstance(function, types.FunctionType) and function.__code__.co_filename in files
+
+
+def _only_stores(of: type) -> bool:
+    """Return whether the attributes of a class's instances are what they are made of, and nothing happens when they are used."""
+    fields = getattr(of, "_fields", ())
+    held = [
+        each for base in of.__mro__ if base not in (object, tuple) for each in vars(base).items() if each[0] not in ("__repr__", *fields)
+    ]
+    special = [value for name, value in held if name.startswith("__") and isinstance(value, types.FunctionType)]
+    own = [value for name, value in held if not name.startswith("__") and not isinstance(value, _PLAIN_ATTRIBUTES)]
+    return all(map(_is_generated, special)) and not any(hasattr(type(each), "__get__") for each in own)
