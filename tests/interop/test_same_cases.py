@@ -47,7 +47,8 @@ def imported(tasks: dict[str, list[dict[str, Any]]], like: list[dict[str, Any]],
 
 def test_a_run_of_lm_eval_is_compared_with_one_of_ours_case_by_case(project: Path) -> None:
     theirs = [generated(number, "none", 1.0) for number in range(4)]
-    rows = imported({"gsm": theirs}, [ours(number) for number in range(4)], "--score", "exact_match=exact")
+    own = [ours(0), ours(1), ours(2), ours(3, outcome="miss")]  # of equal scores lm-eval's is a pass
+    rows = imported({"gsm": theirs}, own, "--score", "exact_match=exact")
     assert [(row["eval"], row["test"], row["tags"], row["group"]) for row in rows.values()] == [
         ("sums", "test_sum", {"set": "sums"}, f"g{number % 2}") for number in range(4)
     ]
@@ -56,6 +57,10 @@ def test_a_run_of_lm_eval_is_compared_with_one_of_ours_case_by_case(project: Pat
     assert (changes["exact"].num_up, changes["exact"].num_down) == (2, 0)
     assert "length_rate" not in changes  # lm-eval does not say how an answer ended
     assert "pass_rate" not in changes  # nor has it our test's rule
+    assert [(case.case_id, case.direction, case.has_flipped) for case in comparison.cases] == [
+        ("sum-0", "better", False),
+        ("sum-2", "better", False),
+    ]
     assert not [difference.field for difference in comparison.differences if difference.is_grave]
 
 
