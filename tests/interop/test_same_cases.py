@@ -9,6 +9,8 @@ import pytest
 
 from evalharness.analysis.comparison.compare import compare
 from evalharness.analysis.comparison.sides import read_side
+from evalharness.analysis.drop_gates import judge_change
+from evalharness.analysis.gate_grammar import parse_gate
 from evalharness.api.errors import ComparisonError
 from evalharness.cli import main
 from evalharness.runs.run_file import read_run, read_samples
@@ -62,6 +64,8 @@ def test_a_run_of_lm_eval_is_compared_with_one_of_ours_case_by_case(project: Pat
         ("sum-2", "better", False),
     ]
     assert not [difference.field for difference in comparison.differences if difference.is_grave]
+    gate = judge_change(parse_gate("drop(pass_rate) <= 1"), comparison.base, comparison.candidate, {}, anyway=False)
+    assert gate["reason"].startswith("no case has 'pass_rate' on both sides")
 
 
 def test_choices_are_the_same_only_with_the_same_responses(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

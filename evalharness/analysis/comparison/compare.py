@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from evalharness.analysis.comparison.pairing import Coverage, Difference, is_imported, paired_cases, pairing
+from evalharness.analysis.comparison.pairing import Coverage, Difference, Pair, pairing, pairs_of, pass_alike
 from evalharness.analysis.comparison.sheets import CaseLine, Score, Side, domains_apart, mark_of, score_of
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED
 from evalharness.analysis.statistics.noise import Noise, detectable_over, floor_of
@@ -124,35 +124,23 @@ def compare(
     """
     common, all_differences, coverage = pairing(base, candidate, anyway=anyway, go_on=go_on)
     directions = {**base.directions, **candidate.directions}
-    is_one_rule = is_imported(base) == is_imported(candidate)
-    left_out = () if is_one_rule else ("pass_rate",)
     metrics: list[MetricChange] = []
     slices: list[MetricChange] = []
     cases: list[CaseChange] = []
     for key in common:
-        pairs = {
-            case_id: (_without(base.sheets[key].cases[case_id], left_out), _without(candidate.sheets[key].cases[case_id], left_out))
-            for case_id in paired_cases(base.sheets[key], candidate.sheets[key])
-        }
+        pairs = pairs_of(base, candidate, key)
         lines = list(pairs.values())
         ways = {name: way for (*where, name), way in directions.items() if tuple(where) == key}
         ways |= dict.fromkeys((*LOWER_IS_BETTER, *lower_is_better), "lower")
         question = _Test(*key, ways, frozenset(only), seed)
         metrics += _changes(question, ("", ""), lines)
         slices += _slices(question, lines)
-        cases += _cases(question, pairs, is_one_rule=is_one_rule)
+        cases += _cases(question, pairs, is_one_rule=pass_alike(base, candidate))
     noise = partial(_noises, base, candidate)
     judged, num_tests = _judged(metrics, noise, num_families, level)
     judged_slices, num_slice_tests = _judged(slices, noise, num_families, level)
     cases.sort(key=_worst_first)
     return Comparison(base, candidate, all_differences, coverage, judged, judged_slices, cases, num_tests, num_slice_tests, seed)
-
-
-def _without(line: CaseLine, names: Collection[str]) -> CaseLine:
-    return line._replace(scores={name: value for name, value in line.scores.items() if name not in names}) if names else line
-
-
-Pair = tuple[CaseLine, CaseLine]
 
 
 class _Test(NamedTuple):
