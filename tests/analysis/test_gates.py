@@ -75,7 +75,7 @@ class TestParsing:
             ("valid >= 0.9 and f1 >= 1", "give two conditions as two gates"),
             ("valid[*] >= 1", "name a tag: [tag=value], or [tag=*] for each of its values"),
             ("valid[site:a] >= 1", "name a tag: [tag=value]"),
-            ("valid[a=b][c=d] >= 1", "slices are those of one tag"),
+            ("valid[a=b][c=d] >= 1", "a slice is of one tag"),
             ("tokens <= 1,000", "without commas, 1000 or 0.9"),
             ("median(valid) >= 1", "median(…) is not a function of gates; did you mean 'p50'? there are"),
             ("lower(valid) >= 1", "lower(…) is not a function of gates; did you mean 'low'? there are: low, high, p1 … p99, min"),
