@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import functools
 import inspect
 import types
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evalharness.pytest_plugin.known_names.uses import READING, Function, Uses, names_of_arguments, uses_of
+from evalharness.pytest_plugin.known_names.uses import Function, Uses, names_of_arguments, uses_of
 from evalharness.pytest_plugin.known_names.values import (
     ANY,
     MOST_ELEMENTS,
@@ -30,25 +31,20 @@ class Frame:
     """Where names are looked up: those of a function, and within it those of a comprehension, then those around."""
 
     def __init__(self, function: types.FunctionType, uses: Uses, bound: Mapping[str, Lazy]) -> None:
-        self.function, self.uses, self.bound = function, uses, bound
+        self.function, self.uses = function, uses
         self.of_comprehension: Mapping[str, Lazy] = {}
         self.found: dict[str, Values] = {}
         self.trusted: frozenset[str] = frozenset()
         """Functions that change nothing that they get."""
+        self.bound = {**dict.fromkeys(names_of_arguments(uses.function), anything), **bound}
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         closure = {name: cell.cell_contents if _is_filled(cell) else _EMPTY for name, cell in cells}
         self._around = ChainMap(closure, function.__globals__, vars(builtins))
 
-    @classmethod
-    def of(cls, function: Any, bound: Mapping[str, Lazy] = types.MappingProxyType({})) -> Frame | None:
-        """Return the frame of a function, None where its source is not there or it is none that can be read."""
-        uses = source_of(function)
-        return None if uses is None else cls(function, uses, {**dict.fromkeys(names_of_arguments(uses.function), anything), **bound})
-
     def round(self, bound: Mapping[str, Lazy]) -> Frame:
         """Return the frame of a round of a comprehension."""
-        inner = Frame(self.function, self.uses, self.bound)
-        inner.found, inner.trusted, inner.of_comprehension = self.found, self.trusted, {**self.of_comprehension, **bound}
+        inner = copy.copy(self)
+        inner.of_comprehension = {**self.of_comprehension, **bound}
         return inner
 
     def outside(self, name: str) -> Values:
@@ -66,27 +62,22 @@ class Frame:
         """Return whether a file does no more with a list or dict of its own than to read it."""
         settled = map(is_settled, [*known, *known.values()] if isinstance(known, dict) else known)
         is_own = known is self.function.__globals__.get(name) and name not in file.imported
-        return is_ours(self.function) or (is_own and all(settled) and all(self._reads(*use, file) for use in file.uses_of(name)))
+        return is_ours(self.function) or (is_own and all(settled) and all(self._reads(use, file) for use in file.names[name]))
 
-    def _reads(self, node: ast.AST, parent: ast.AST | None, outer: ast.AST | None, file: _File) -> bool:
+    def _reads(self, node: ast.Name, file: _File) -> bool:
+        parent = file.parents[node]
         if isinstance(parent, ast.keyword) and parent.arg is not None:
-            parent = outer
+            parent = file.parents[parent]
         if isinstance(parent, ast.Call):
-            return changes_nothing(self._resolved(parent.func, file)) and not any(each.arg == "key" for each in parent.keywords)
+            called = self._around.get(parent.func.id) if isinstance(parent.func, ast.Name) and parent.func.id not in file.bound else None
+            return changes_nothing(called) and not any(each.arg == "key" for each in parent.keywords)
         if isinstance(parent, ast.Attribute):
-            return parent.attr in READING - {"pop"} and isinstance(outer, ast.Call) and outer.func is parent
+            return parent.attr in ("items", "keys", "values") and isinstance(file.parents[parent], ast.Call)
         if isinstance(parent, ast.Assign):
             return node in parent.targets
         if isinstance(parent, ast.Subscript):
             return isinstance(parent.ctx, ast.Load)
         return isinstance(parent, (ast.comprehension, ast.For, ast.Compare, ast.Starred, ast.keyword, ast.AnnAssign))
-
-    def _resolved(self, node: ast.AST, file: _File) -> Any:
-        """Return the object that a dotted name stands for wherever it is in the file."""
-        if isinstance(node, ast.Attribute):
-            owner = self._resolved(node.value, file)
-            return vars(owner).get(node.attr) if isinstance(owner, types.ModuleType) else None
-        return self._around.get(node.id) if isinstance(node, ast.Name) and node.id not in file.bound else None
 
 
 _EMPTY = object()
@@ -109,15 +100,15 @@ class _File:
         self.imported: set[str] = set()
         self.bound: set[str] = set()
         """Names that stand for something anywhere but by `def`, `class` and `import`."""
-        self._parents: dict[ast.AST, ast.AST] = {}
-        self._names: dict[str, list[ast.Name]] = {}
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.names: dict[str, list[ast.Name]] = {}
         waiting: list[ast.AST] = [ast.parse(Path(path).read_bytes())]
         for node in waiting:
             children = [*ast.iter_child_nodes(node)]
-            self._parents.update(dict.fromkeys(children, node))
+            self.parents.update(dict.fromkeys(children, node))
             waiting += children
             if isinstance(node, ast.Name):
-                self._names.setdefault(node.id, []).append(node)
+                self.names.setdefault(node.id, []).append(node)
                 if not isinstance(node.ctx, ast.Load):
                     self.bound.add(node.id)
             elif isinstance(node, ast.arg):
@@ -131,11 +122,6 @@ class _File:
                 self.rebound.update(node.names)
             elif isinstance(node, ast.alias):
                 self.imported.add(node.asname or node.name)
-
-    def uses_of(self, name: str) -> list[tuple[ast.AST, ast.AST | None, ast.AST | None]]:
-        """Return all uses of a name, each with the two nodes around it."""
-        parents = [(node, self._parents.get(node)) for node in self._names.get(name, [])]
-        return [(node, parent, None if parent is None else self._parents.get(parent)) for node, parent in parents]
 
 
 def _file_of(function: types.FunctionType) -> _File | None:
@@ -152,7 +138,7 @@ def _file_of(function: types.FunctionType) -> _File | None:
 @functools.lru_cache(maxsize=64)
 def _read(path: str, mtime_ns: int, num_bytes: int) -> _File | None:
     file = _File(path)
-    return None if file.uses_of("globals") else file
+    return None if "globals" in file.names else file
 
 
 def source_of(function: Any) -> Uses | None:

@@ -11,11 +11,11 @@ import ast
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from evalharness.pytest_plugin.known_names.frames import Frame, source_of
-from evalharness.pytest_plugin.known_names.uses import Binding, names_in
+from evalharness.pytest_plugin.known_names.uses import Binding, Uses, names_in
 from evalharness.pytest_plugin.known_names.values import (
     ANY,
     MOST_ELEMENTS,
@@ -44,7 +44,7 @@ from evalharness.pytest_plugin.known_names.values import (
     value_of,
 )
 
-_MAX_STEPS, _MAX_DEPTH = 5000, 30
+_MAX_STEPS = 5000
 _OF_A_CALL = 10
 """Steps that looking into a function counts for."""
 _FROM_KEYS = vars(dict)["fromkeys"]
@@ -66,7 +66,6 @@ class Reader:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._depth = 0
 
     # What is asked of values
 
@@ -298,7 +297,7 @@ class Reader:
             if fields_of(called) is not None or (changes_nothing(called) and not has_key):
                 continue
             taken = self._taken(value, call, argument, frame)
-            if taken is None or self._within(functools.partial(self.changes, *taken), True):
+            if taken is None or self.changes(*taken):
                 return True
         return False
 
@@ -320,21 +319,13 @@ class Reader:
         if uses is None:
             return None
         owner = [always((called.owner,))] if isinstance(called, Method) else []
-        parameters = {**dict(enumerate(uses.by_place[len(owner) :])), **{name: name for name in uses.parameters}}
-        parameter = uses.by_place[0] if owner and argument == "" and uses.by_place else parameters.get(argument)
+        by_place = uses.by_place
+        parameters: dict[int | str, str] = {name: name for name in uses.parameters}
+        parameters.update(enumerate(by_place[len(owner) :]))
+        parameter = by_place[0] if owner and argument == "" and by_place else parameters.get(argument)
         arguments, keywords, is_complete = self._arguments(call, frame)
-        inner = Frame.of(function, self._parameters(function, [*owner, *arguments], keywords, is_complete=is_complete))
-        return None if inner is None or parameter is None else (parameter, inner)
-
-    def _within(self, ask: Callable[[], Any], otherwise: Any) -> Any:
-        """Return what a function of one more call says, `otherwise` where calls are too deep."""
-        if self._depth >= _MAX_DEPTH:
-            return otherwise
-        self._depth += 1
-        try:
-            return ask()
-        finally:
-            self._depth -= 1
+        bound = self._parameters(function, uses, [*owner, *arguments], keywords, is_complete=is_complete)
+        return None if parameter is None else (parameter, Frame(cast("types.FunctionType", function), uses, bound))
 
     # Calls
 
@@ -419,19 +410,16 @@ class Reader:
         uses = source_of(function)
         if uses is None:
             return ANY
-        frame = Frame.of(function, self._parameters(function, arguments, keywords, is_complete=is_complete))
-        assert frame is not None
-        found: Values = self._within(lambda: tuple(value for node in uses.returned for value in self.values(node, frame)), ANY)
+        frame = Frame(function, uses, self._parameters(function, uses, arguments, keywords, is_complete=is_complete))
+        found = all_of(functools.partial(self.values, node, frame) for node in uses.returned)
         return tuple(value if not isinstance(value, Anything) else declared(function, "return") for value in found)
 
     def _parameters(
-        self, function: Any, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool
+        self, function: Any, uses: Uses, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool
     ) -> Mapping[str, Lazy]:
         """Return what each parameter may be."""
         bound: dict[str, Lazy] = {}
         left, named = list(arguments), dict(keywords)
-        uses = source_of(function)
-        assert uses is not None
         args = uses.function.args
         defaults = dict(zip(reversed(uses.by_place), reversed(function.__defaults__ or ()), strict=False))
         defaults.update(function.__kwdefaults__ or {})

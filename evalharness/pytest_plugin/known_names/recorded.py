@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from evalharness.pytest_plugin.known_names.frames import Frame
+from evalharness.pytest_plugin.known_names.frames import Frame, source_of
 from evalharness.pytest_plugin.known_names.reader import GaveUp, Reader, Unclear
 from evalharness.pytest_plugin.known_names.values import Known, Made, Values
 
@@ -21,11 +21,12 @@ def names_recorded(test: Any, fixture: str = "score") -> frozenset[str] | None:
     """Return the names that a test function gives to its fixture, by itself or in functions that it hands it to."""
 
     def read(reader: Reader) -> frozenset[str]:
-        frame = Frame.of(test)
-        if frame is None or hasattr(test, "__wrapped__"):
+        uses = source_of(test)
+        if uses is None or hasattr(test, "__wrapped__"):
             raise Unclear
+        frame = Frame(test, uses, {})
         frame.trusted = _KEEPS_COPIES
-        return _recorded(fixture, frame, reader, _MOST_CALLS) if fixture in frame.uses.parameters else frozenset()
+        return _recorded(fixture, frame, reader, _MOST_CALLS) if fixture in uses.parameters else frozenset()
 
     return _told(read)
 

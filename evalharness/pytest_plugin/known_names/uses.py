@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -97,8 +96,7 @@ class Uses:
 
     def is_only_called(self, name: str) -> bool:
         """Return whether a parameter is only called, or handed to what is called."""
-        is_clear = name not in self.unclear and name not in self._changed and name not in self.bindings
-        return is_clear and self.holders(name) == {name}
+        return name not in self.unclear | self._changed | self.bindings.keys() and self.holders(name) == {name}
 
     def holders(self, name: str) -> set[str]:
         """Return a name and those of all that may hold what it stands for, or be a part of it."""
@@ -139,12 +137,11 @@ class Uses:
     def _bind(self, target: ast.expr, binding: Binding) -> None:
         if isinstance(target, ast.Name):
             self.bindings.setdefault(target.id, []).append(binding)
+        elif any(isinstance(part, ast.Starred) for part in ast.walk(target)):
+            self.unclear |= _stored(target)
         elif isinstance(target, (ast.Tuple, ast.List)):
-            if not any(isinstance(part, ast.Starred) for part in target.elts):
-                for place, part in enumerate(target.elts):
-                    self._bind(part, Binding(binding.value, (*binding.places, place), binding.each))
-            else:
-                self.unclear |= _stored(target)
+            for place, part in enumerate(target.elts):
+                self._bind(part, Binding(binding.value, (*binding.places, place), binding.each))
         elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
             # A value that is unpacked or iterated over is not the expression, but keys are all that is asked for here.
             self.bindings.setdefault(target.value.id, []).append(Binding(binding.value, adds=True, key=target.slice))
@@ -153,8 +150,9 @@ class Uses:
 
     def _updated(self, call: ast.Call) -> str | None:
         """Return the name of what a statement such as `scores.update(a=1)` adds to, None for another call."""
-        is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update" and isinstance(self._parents.get(call), ast.Expr)
-        return call.func.value.id if is_update and isinstance(call.func.value, ast.Name) else None
+        if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) and isinstance(self._parents.get(call), ast.Expr):
+            return call.func.value.id if call.func.attr == "update" else None
+        return None
 
     # Uses
 
@@ -246,13 +244,9 @@ def names_in(node: ast.AST) -> set[str]:
 
 def _stored(node: ast.AST) -> set[str]:
     """Return the names that a target binds, or of which it changes a part."""
-    return set(_roots(node))
+    parts = [part for part in ast.walk(node) if isinstance(getattr(part, "ctx", None), ast.Store)]
+    return {part.id for part in map(_root, parts) if isinstance(part, ast.Name)}
 
 
-def _roots(node: ast.AST) -> Iterator[str]:
-    for part in ast.walk(node):
-        if isinstance(getattr(part, "ctx", None), ast.Store):
-            while isinstance(part, (ast.Attribute, ast.Subscript)):
-                part = part.value
-            if isinstance(part, ast.Name):
-                yield part.id
+def _root(node: ast.AST) -> ast.AST:
+    return _root(node.value) if isinstance(node, (ast.Attribute, ast.Subscript)) else node
