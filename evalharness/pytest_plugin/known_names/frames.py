@@ -77,7 +77,9 @@ class Frame:
             return node in parent.targets
         if isinstance(parent, ast.Subscript):
             return isinstance(parent.ctx, ast.Load)
-        return isinstance(parent, (ast.comprehension, ast.For, ast.Compare, ast.Starred, ast.keyword, ast.AnnAssign))
+        if isinstance(parent, ast.AnnAssign):
+            return node is parent.target
+        return isinstance(parent, (ast.comprehension, ast.For, ast.Compare, ast.Starred, ast.keyword))
 
 
 _EMPTY = object()

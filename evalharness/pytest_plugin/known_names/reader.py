@@ -54,11 +54,7 @@ _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ClassMethodD
 
 
 class Unclear(Exception):
-    """The code does not tell."""
-
-
-class GaveUp(Exception):
-    """It would take too long to tell."""
+    """The code does not tell, or it would take too long."""
 
 
 class Reader:
@@ -128,7 +124,7 @@ class Reader:
     def _count(self, steps: int) -> None:
         self._steps += steps
         if self._steps > _MAX_STEPS:
-            raise GaveUp
+            raise Unclear
 
     def _of_constant(self, node: ast.Constant, frame: Frame) -> Values:
         return (value_of(node.value),)

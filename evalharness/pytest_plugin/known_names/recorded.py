@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evalharness.pytest_plugin.known_names.frames import Frame, source_of
-from evalharness.pytest_plugin.known_names.reader import GaveUp, Reader, Unclear
+from evalharness.pytest_plugin.known_names.reader import Reader, Unclear
 from evalharness.pytest_plugin.known_names.values import Known, Made, Values
 
 _KEEPS_COPIES = frozenset({"details", "score"})
@@ -22,10 +22,10 @@ def names_recorded(test: Any, fixture: str = "score") -> frozenset[str] | None:
 
     def read(reader: Reader) -> frozenset[str]:
         uses = source_of(test)
-        if uses is None or hasattr(test, "__wrapped__"):
-            raise Unclear
+        if uses is None or hasattr(test, "__wrapped__") or hasattr(test, "__signature__"):
+            raise Unclear  # its fixtures may be those of another function
         frame = Frame(test, uses, {})
-        frame.trusted = _KEEPS_COPIES
+        frame.trusted = _KEEPS_COPIES & {*uses.parameters} - uses.unclear - uses.bindings.keys()
         return _recorded(fixture, frame, reader, _MOST_CALLS) if fixture in uses.parameters else frozenset()
 
     return _told(read)
@@ -65,6 +65,6 @@ def names_returned(function: Any, *, nested: bool = False) -> frozenset[str] | N
 def _told(read: Callable[[Reader], frozenset[str]]) -> frozenset[str] | None:
     try:
         names = read(Reader())
-    except (Unclear, GaveUp, RecursionError):
+    except (Unclear, RecursionError):
         return None
     return names if all(name.strip("*") for name in names) else None
