@@ -152,12 +152,8 @@ def _gate(expression: str, match: re.Match[str]) -> Gate:
         if word not in (*_ENDS, *_CHANGES, *_STATISTICS) and percent_of(word) is None:
             if word in _MEANS and len(calls) == 1:
                 raise ConfigError(f"gate {expression!r}: a metric is a mean already; write {_without_call(expression)!r}")
-            meant = (
-                "; did you mean 'p50'?"
-                if word == "median"
-                else did_you_mean(word, (*_ENDS, *_CHANGES, *_STATISTICS, "p95", "p99", "p90", "p50")) or ";"
-            )
-            raise ConfigError(f"gate {expression!r}: {word}(…) is not a function of gates{meant} {_FUNCTIONS}")
+            near = did_you_mean("p50" if word == "median" else word, (*_ENDS, *_CHANGES, *_STATISTICS, "p95", "p99", "p90", "p50"))
+            raise ConfigError(f"gate {expression!r}: {word}(…) is not a function of gates{near or ';'} {_FUNCTIONS}")
     end = calls.pop(0) if calls and calls[0] in _ENDS else ""
     change = calls.pop(0) if calls and calls[0] in _CHANGES else ""
     statistic = calls.pop(0) if calls and not end and not change and calls[0] not in _ENDS else ""

@@ -22,7 +22,7 @@ _HELD = ".held"
 
 def no_room(error: Exception) -> ConfigError:
     """Return the error for a temporary file that cannot be written."""
-    return ConfigError(f"a temporary file in {tempfile.gettempdir()} cannot be written: {error}; name a folder with more room by TMPDIR")
+    return ConfigError(f"a temporary file cannot be written: {error}; name a folder with more room by TMPDIR")
 
 
 class OwnFolder:

@@ -92,18 +92,31 @@ def cases_from(
         raise ContractTypeError(f"cases_from.map must be a function of a row, got {shown(map)}")
     if columns is not None:
         check_sequence("cases_from.columns", columns, "names")
+    tags = tags if isinstance(tags, Mapping) else {tag: tag for tag in _names_of("tags", tags)}
+    for argument, column in {"group": group, "reference": reference, **{f"tags[{tag!r}]": column for tag, column in tags.items()}}.items():
+        if not (column is None or isinstance(column, str) or callable(column)):
+            raise ContractTypeError(f"cases_from.{argument} must be a column's name or a function of the row, got {shown(column)}")
     return RowCases(
         names=sources,
-        id=(id,) if isinstance(id, str) else id,
+        id=id if id is None or callable(id) else _names_of("id", id),
         group=group,
-        tags=tags if isinstance(tags, Mapping) else {tag: tag for tag in ([tags] if isinstance(tags, str) else tags)},
+        tags=tags,
         reference=reference,
-        image=(image,) if isinstance(image, str) else tuple(image),
+        image=_names_of("image", image),
         map=map,
         field=field,
         columns=columns,
         needs=needs,
     )
+
+
+def _names_of(argument: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    names = [given] if isinstance(given, str) else given
+    check_sequence(f"cases_from.{argument}", names, "columns' names")
+    for name in names:
+        if not isinstance(name, str):
+            raise ContractTypeError(f"cases_from.{argument} must be names of columns, got {shown(name)}")
+    return tuple(names)
 
 
 def _given_rows(rows: object) -> list[Row]:
@@ -153,7 +166,7 @@ class RowCases:
                     id=content_id or self._id(cell),
                     group=None if self.group is None else cell.text(self.group, "group"),
                     tags=known_tags.setdefault(tags, dict(tags)),
-                    reference=None if self.reference is None else cell.value(self.reference),
+                    reference=None if self.reference is None else cell.value(self.reference, "reference"),
                     invalid=self._why_invalid(cell),
                     source=self,
                     file=file,
@@ -184,7 +197,7 @@ class RowCases:
         """Yield the images of a row."""
         cell = _Cells(row, file, place)
         for name in self.image:
-            value = cell.value(name)
+            value = cell.value(name, "image")
             for index, each in enumerate(value if isinstance(value, (list, tuple)) else (value,)):
                 if each is None or each == "":
                     continue
@@ -236,10 +249,13 @@ class _Cells:
         """How messages name the row."""
         return self.file.where(self.place)
 
-    def value(self, column: Column) -> Any:
-        """Return the value of a column, of `outer.inner`, or of a function of the row."""
+    def value(self, column: Column, what: str) -> Any:
+        """Return the value of a column, of `outer.inner`, or of a function of the row, which is `what` of the case."""
         if callable(column):
-            return column(self.row)
+            try:
+                return column(_Columns(self.row))
+            except Exception as error:
+                raise ConfigError(f"{self.where}: the function for its {what} failed: {type(error).__name__}: {error}") from error
         if column in self.row:
             return self.row[column]
         value: Any = self.row
@@ -251,7 +267,7 @@ class _Cells:
 
     def text(self, column: Column, what: str) -> str | None:
         """Return an id, a group or a tag as a text, numbers by their digits and truth values by their names; None where there is none."""
-        value = self.value(column)
+        value = self.value(column, what)
         if value is None or isinstance(value, str):
             return value
         if isinstance(value, bool):

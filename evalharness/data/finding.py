@@ -54,10 +54,12 @@ def row_files(
 
 
 def _refuse_several(root: Path | None, files: Sequence[RowFile]) -> None:
-    """Raise `ConfigError` for files of several data sets in the hub's cache, which are hardly meant as one."""
-    sets = sorted({file.name.partition("/")[0] for file in files})
-    if root is not None and len(sets) > 1 and _folders(root) != [root]:
-        raise ConfigError(f"{root} has such files in {first_names(sets, 4)}; give the folder of one with --data")
+    """Raise `ConfigError` for files of several data sets or revisions in the hub's cache, which are hardly meant as one."""
+    having = [folder for folder in _folders(root) if any(file.path and file.path.is_relative_to(folder) for file in files)] if root else []
+    if len(having) > 1:
+        raise ConfigError(
+            f"{root} has such files in {first_names([_shown(each, root) for each in having], 4)}; give one of these with --data"
+        )
 
 
 def _is_meant(row: Row, needs: Needs) -> bool:
@@ -79,7 +81,7 @@ def _found(root: Path | None, names: Sequence[str]) -> Iterator[list[Path]]:
     for name in names:
         if root is None and not Path(name).is_absolute():
             continue
-        paths = [path for folder in folders for path in _matching(folder, name)]
+        paths = list(dict.fromkeys(path for folder in folders for path in _matching(folder, name)))  # an absolute one each time
         if not paths and splits and root is not None:
             meant = [split for split in splits if re.search(rf"(?<![A-Za-z0-9]){re.escape(split)}(?![A-Za-z0-9])", name)]
             paths = [path for split in meant[:1] for path in _in_folder(root / split)]
@@ -152,21 +154,28 @@ def given_folder(data: Path) -> Path:
 
 def _folders(root: Path) -> list[Path]:
     """Return the folders that names are relative to: of the hub's whole cache the snapshots of its data sets, else the folder itself."""
-    return [_snapshot(path) for path in sorted(root.glob("datasets--*")) if (path / "snapshots").is_dir()] or [root]
+    return [each for path in sorted(root.glob("datasets--*")) if (path / "snapshots").is_dir() for each in _snapshots(path)] or [root]
 
 
 def _snapshot(folder: Path) -> Path:
-    """Return the snapshot of a folder of the hub's cache: that of main, else the only one; any other path as it is."""
+    """Return the one snapshot of a folder of the hub's cache; any other path as it is."""
+    found = _snapshots(folder)
+    if len(found) != 1:
+        problem = f"{folder / 'snapshots'} holds {len(found)} revisions, and refs/main names none of them"
+        raise ConfigError(f"{problem}; give the folder of one")
+    return found[0]
+
+
+def _snapshots(folder: Path) -> list[Path]:
+    """Return the snapshots of a folder of the hub's cache that may be meant: that of main, else all; any other path as it is."""
     snapshots = folder / "snapshots"
     if not snapshots.is_dir() or not (folder / "blobs").is_dir():
-        return folder
+        return [folder]
     main = folder / "refs" / "main"
     revisions = sorted(path.name for path in snapshots.iterdir() if path.is_dir())
     if main.is_file() and (revision := read_regular(main).decode("ascii", "replace").strip()) in revisions:
-        return snapshots / revision
-    if len(revisions) != 1:
-        raise ConfigError(f"{snapshots} holds {len(revisions)} revisions, and refs/main names none of them; give the folder of one")
-    return snapshots / revisions[0]
+        return [snapshots / revision]
+    return [snapshots / revision for revision in revisions]
 
 
 def _kind(path: Path) -> str:

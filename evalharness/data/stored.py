@@ -38,7 +38,7 @@ class RowFile(Protocol):
 
 
 class GivenRows:
-    """Rows in memory; they are kept as they are, and each use gets a copy."""
+    """Rows in memory; they are kept as they are, and each use gets a copy, in which NaN is null: pandas writes missing values so."""
 
     def __init__(self, rows: Sequence[Row], name: str = "rows", folder: Path | None = None) -> None:
         self.name, self.folder, self._rows = name, folder or Path(), rows
@@ -51,7 +51,7 @@ class GivenRows:
 
     def row(self, place: int) -> dict[str, Any]:
         """Return one row."""
-        return dict(self._rows[place])
+        return {name: None if isinstance(value, float) and value != value else value for name, value in self._rows[place].items()}
 
     def where(self, place: int) -> str:
         """Return the row's number, from 1."""

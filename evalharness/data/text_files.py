@@ -170,19 +170,23 @@ class Json(_Spans):
             raise ConfigError(f"{self.name} must hold a list of JSON objects, got {excerpt(text, 60)!r}; files of JSON lines end in .jsonl")
         if text[begin] == "[":
             return _members(text, begin, is_all=True)
-        values = {str(key): (_value_start(text, start), value) for key, start, _, value in _members(text, begin, is_all=True)}
+        starts, lists, objects = dict[str, int](), dict[str, bool](), dict[str, bool]()
+        for key, start, _, value in _members(text, begin, is_all=True):  # none is kept: rows are decoded again, one at a time
+            starts[str(key)] = _value_start(text, start)
+            lists[str(key)] = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+            objects[str(key)] = isinstance(value, dict)
         if self._field is not None:
-            if self._field not in values:
-                raise no_column(self._field, list(values), self.name)
-            return _members(text, values[self._field][0])
-        lists = {key: start for key, (start, value) in values.items() if isinstance(value, list) and value and isinstance(value[0], dict)}
-        if len(lists) > 1:
-            raise ConfigError(f"{self.name} holds several lists of objects, {', '.join(lists)}; say whose rows are meant with field=")
-        if lists:
-            return _members(text, next(iter(lists.values())))
-        if values and all(isinstance(value, dict) for _, value in values.values()):
+            if self._field not in starts:
+                raise no_column(self._field, list(starts), self.name)
+            return _members(text, starts[self._field])
+        with_rows = [key for key, is_list in lists.items() if is_list]
+        if len(with_rows) > 1:
+            raise ConfigError(f"{self.name} holds several lists of objects, {', '.join(with_rows)}; say whose rows are meant with field=")
+        if with_rows:
+            return _members(text, starts[with_rows[0]])
+        if objects and all(objects.values()):
             return _members(text, begin)
-        return iter([(None, begin, len(text.rstrip()), {key: value for key, (_, value) in values.items()})])
+        return iter([(None, begin, len(text.rstrip()), _JSON.raw_decode(text, begin)[0])])
 
 
 def _is_lines(file: IO[bytes]) -> bool:

@@ -119,9 +119,8 @@ class PromptBuilder:
             response,
             bare=bare,
             kept=None if kept is None else kept.for_backend(),
+            asks_greedy=isinstance(request, ScoringRequest) and request.greedy,
         )
-        if isinstance(request, ScoringRequest) and request.greedy:
-            prompt = replace(prompt, asks_greedy=True)
         rolling = request.rolling if isinstance(request, ScoringRequest) else False
         windows = window_prompts(prompt, rolling, self._backend.max_model_len) if rolling else ()
         for part in windows or (prompt,):

@@ -25,8 +25,7 @@ _LARGEST = 1 << 28
 _MOST_UNPACKED, _MOST_RATIO = 1 << 30, 200
 """Bytes that any archive may unpack to, and what a larger one may unpack to for each byte of its own: logs of agents reach about 30."""
 _KEPT = frozenset((
-    *("id", "epoch", "input", "target", "messages", "output", "scores", "metadata"),
-    *("error", "started_at", "total_time", "attachments"),
+    "id", "epoch", "input", "target", "messages", "output", "scores", "metadata", "error", "started_at", "total_time", "attachments",
 ))  # fmt: skip
 """Not the events and the store: they are most of a log, and nothing is made of them."""
 _ZSTANDARD = 93

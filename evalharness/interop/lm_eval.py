@@ -27,11 +27,12 @@ _LMMS_SAMPLES = re.compile(r"(?P<date>\d{8}_\d{6})_samples_(?P<task>.+)\.jsonl")
 _RESULTS = re.compile(r"results_(?P<date>.+)\.json|(?P<lmms>\d{8}_\d{6})_results\.json")
 _LEGAL = "a samples_….jsonl, a results_….json, or the folder of both, as written with --log_samples --output_path"
 _OWN_KEYS = frozenset((
-    *("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"),
-    *("doc_hash", "prompt_hash", "target_hash", "input", "input_media", "token_counts"),
+    "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics", "doc_hash", "prompt_hash", "target_hash",
+    "input", "input_media", "token_counts",
 ))  # fmt: skip
 _STDERR = re.compile(r"_stderr(_clt|_clustered)?$")
 _NO_FILTER = "none"
+_GREEDY = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
 _NOT_JUDGED = "bypass"
 """What --predict_only has in place of metrics."""
 
@@ -264,9 +265,6 @@ def _choices(requests: Sequence[Sequence[Any]], responses: Sequence[Sequence[Any
         told = {"is_greedy": _GREEDY[text_of(pair[1])]} if text_of(pair[1]) in _GREEDY else {}
         found.append({"text": arguments[1], "logprob": "-inf" if logprob == -math.inf else logprob, **told, **context})
     return found
-
-
-_GREEDY = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
 
 
 def _logprob(value: object) -> float | None:

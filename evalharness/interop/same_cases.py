@@ -7,7 +7,7 @@ responses in the same order. What several cases ask proves nothing. Tokens are n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ Asked = tuple[str, ...]
 """A prompt; or of scored responses each prompt and response."""
 
 
-def rename_scores(read: Imported, names: Mapping[str, str]) -> None:
+def rename_scores(read: Imported, names: Iterable[tuple[str, str]]) -> None:
     """Give scores and aggregates other names. Raises `ConfigError` for one that no task has, or a name that a task has already."""
-    for old, new in names.items():
+    for old, new in names:
         known = {task.name: {*task.aggregates, *(name for sample in task.samples for name in sample.scores)} for task in read.tasks}
         having = [task for task in read.tasks if old in known[task.name]]
         if not having:
@@ -112,7 +112,6 @@ def _asked_of(sample: Sample) -> Asked:
     prompt = sample.answers[0].prompt if sample.answers else ""
     choices: Sequence[Mapping[str, Any]] = items_of(sample.details.get("choices"))
     if choices:
-        # A choice says its context where that is not the first one's, which is the prompt of the best.
         return tuple(text for choice in choices for text in (text_of(choice.get("context", prompt)), text_of(choice.get("text"))))
     return (prompt,)
 

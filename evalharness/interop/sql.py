@@ -25,9 +25,6 @@ from evalharness.interop import sql_process
 from evalharness.runs.files import check_inside
 from evalharness.runs.run_file import read_run
 
-TIMEOUT_S = 300.0
-MEMORY_GIB = 4.0
-
 
 @dataclass(frozen=True)
 class QueryResult:
@@ -37,7 +34,7 @@ class QueryResult:
     rows: list[tuple[Any, ...]]
 
 
-def query(sql: str, runs: Sequence[Path], notes: list[str], *, timeout_s: float = TIMEOUT_S, memory_gib: float = MEMORY_GIB) -> QueryResult:
+def query(sql: str, runs: Sequence[Path], notes: list[str], *, timeout_s: float = 300, memory_gib: float = 4) -> QueryResult:
     """Return what one reading statement selects from the runs; `notes` gets a line about each run that cannot be read.
 
     Raises `ConfigError` for a statement that is wrong, does more than read or goes past a limit, `MissingDependency` without duckdb.

@@ -167,7 +167,7 @@ def _ask(duckdb: Any, sql: str, samples: Sequence[str], facts: Sequence[str], li
     num_bytes = 0
     while fetched := connection.fetchmany(_ROWS_AT_ONCE):
         for row in fetched:
-            cells = [plain_value(_parsed(value) if is_json else value) for (_, is_json), value in zip(columns, row, strict=True)]
+            cells = [_plain_value(_parsed(value) if is_json else value) for (_, is_json), value in zip(columns, row, strict=True)]
             rows.append(json.dumps(cells, allow_nan=False))
             num_bytes += len(rows[-1])
         if num_bytes > MAX_ANSWER_BYTES:
@@ -236,12 +236,12 @@ def _parsed(value: object) -> object:
         return value
 
 
-def plain_value(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """Return a value of a cell as plain JSON data."""
     if isinstance(value, Mapping):
-        return {str(name): plain_value(inner) for name, inner in value.items()}
+        return {str(name): _plain_value(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain_value(inner) for inner in value]
+        return [_plain_value(inner) for inner in value]
     if value is None or isinstance(value, (bool, int, str)):
         return value
     return value if isinstance(value, float) and value == value and abs(value) != float("inf") else str(value)

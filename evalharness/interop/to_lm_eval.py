@@ -102,9 +102,8 @@ def _requests(row: Row, prompt: str) -> tuple[list[list[Any]], list[list[Any]]]:
     answers = generations_of(row)
     if answers and answers[0].get("finish_reason") == "scored":
         logprob = logprob_sum(answers[0])
-        return [[prompt, text_of(answers[0].get("text"))]], [
-            [[str(logprob), str(answers[0].get("is_greedy"))]]
-        ] if logprob is not None else [[]]
+        response = [] if logprob is None else [[str(logprob), str(answers[0].get("is_greedy"))]]
+        return [[prompt, text_of(answers[0].get("text"))]], [response]
     options = row.get("options")
     return [[prompt, options if isinstance(options, Mapping) else {}]], [[text_of(answer.get("text")) for answer in answers]]
 

@@ -90,7 +90,8 @@ class Template:
     def choice_requests(self, case: Case, *, without_prompt: bool = False) -> list[ScoringRequest]:
         """Return the requests to score each choice behind the prompt, joined as texts; `without_prompt`: alone, for mutual information."""
         prompt = CompletionRequest("", bool(self.special_tokens)) if without_prompt else self(case)
-        return [ScoringRequest(prompt, self._delimiter_of(case) + choice, join="text") for choice in self.choices_of(case)]
+        delimiter = self._delimiter_of(case)
+        return [ScoringRequest(prompt, delimiter + choice, join="text") for choice in self.choices_of(case)]
 
     def ask_target(self, case: Case) -> ScoringRequest:
         """Score the target of a case behind its prompt, and whether greedy decoding gives it: an eval's `request`."""

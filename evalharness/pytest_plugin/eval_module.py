@@ -308,11 +308,11 @@ def parametrize_eval(metafunc: pytest.Metafunc, engine_ids: Sequence[str], modul
             f"{nodeid} takes `steps`, but the eval's request has no earlier steps; make it a generator that yields them, or drop `steps`"
         )
     gates = gates_of(metafunc.definition)  # a wrong expression is an error now, not after the run
-    tags = [case.tags for case in module.cases] if gates else []
-    refuse_unknown_metrics(metafunc, module.marker, gates, tags)
+    refuse_unknown_metrics(metafunc, module.marker, gates, module.cases)
     # Of --limit and --shard other cases may have the tag.
     are_all = len(module.cases) == module.num_loaded
-    refuse_unknown_slices(gates, tags, are_all=are_all, declared=None if are_all else _declared_tags(module.marker["cases"]))
+    declared = None if are_all else _declared_tags(module.marker["cases"])
+    refuse_unknown_slices(gates, (case.tags for case in module.cases), are_all=are_all, declared=declared)
     metafunc.parametrize("case", module.cases, ids=[case.id for case in module.cases])
 
 

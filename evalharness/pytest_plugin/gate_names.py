@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import pytest
 
 from evalharness.analysis.gate_grammar import EVERYWHERE, PAIRED_RATES, RATES, Gate, RegressionGate, needs_baseline, parse_gate
+from evalharness.api.cases import Case
 from evalharness.api.checks import first_names
 from evalharness.api.errors import ConfigError, did_you_mean
 from evalharness.pytest_plugin._pytest_internals import fixture_arguments
@@ -68,9 +69,9 @@ def _is_among(metric: str, names: Iterable[str]) -> bool:
 
 
 def refuse_unknown_metrics(
-    metafunc: pytest.Metafunc, marker: Mapping[str, Any], gates: Iterable[Gate | RegressionGate], tags: Iterable[Mapping[str, str]]
+    metafunc: pytest.Metafunc, marker: Mapping[str, Any], gates: Iterable[Gate | RegressionGate], cases: Sequence[Case]
 ) -> None:
-    """Raise `ConfigError` for a gate on something that the test cannot have; `tags`: those of its cases."""
+    """Raise `ConfigError` for a gate on something that the test cannot have."""
     names = _Names(metafunc, marker)
     for gate in gates:
         if isinstance(gate, Gate):
@@ -78,7 +79,7 @@ def refuse_unknown_metrics(
                 _check_metric(gate.metric, gate, names, metafunc.definition.nodeid)
         else:
             for metric in gate.metrics:
-                if metric not in (*PAIRED_RATES, _BY_CATEGORY) and not any(metric in each for each in tags):
+                if metric not in (*PAIRED_RATES, _BY_CATEGORY) and not any(metric in case.tags for case in cases):
                     _check_metric(metric, gate, names, metafunc.definition.nodeid)
 
 

@@ -144,9 +144,9 @@ def _print_generation(console: Console, prefix: str, generation: Generation) -> 
     stop = generation.get("stop_reason")
     finish = text_of(generation.get("finish_reason")) + ("" if stop is None else f" ({text_of(stop)})")
     shots = ", ".join(map(text_of, items_of(generation.get("shots")))) or None
-    ignored = ", ".join(map(text_of, items_of(generation.get("ignored_options")))) or None
+    remarks = ", ".join(map(text_of, items_of(generation.get("ignored_options")))) or None
     fields = {"finish": f"{finish}, {tokens}", "seed": generation.get("seed"), "fallback": generation.get("fallback"), "shots": shots}
-    print_fields(console, {**fields, "ignored": ignored})
+    print_fields(console, {**fields, "remarks": remarks})
 
 
 def print_answer(console: Console, row: Mapping[str, Any]) -> None:
@@ -170,7 +170,7 @@ def print_answer(console: Console, row: Mapping[str, Any]) -> None:
             "time": f"{row['timing']['finished_after_s']:.2f} s after the first request, model loaded in {row['timing']['load_s']:.2f} s",
             "seed": generation["seed"],
             "fallback": generation["fallback"],
-            "ignored": ", ".join(generation["ignored_options"]) or None,
+            "remarks": ", ".join(generation["ignored_options"]) or None,
             "ids": " ".join(map(str, generation["token_ids"])),
             "overlay": row.get("overlay"),
         },

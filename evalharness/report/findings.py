@@ -24,7 +24,7 @@ FEW_CASES = 10
 SAME_TEXT_CASES = 3
 """From this many cases on, one and the same answer to all of them is worth a sentence."""
 _REMARKS = ("chat template: ", "joined texts: ")
-"""How what is recorded among ignored options and is none begins."""
+"""How the remarks begin that stand among ignored options and are about none."""
 ERRORS = "ended in an error: not counted in any mean"
 """How the caveat about errors ends."""
 _NOTABLE = {

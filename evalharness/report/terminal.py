@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
@@ -20,7 +19,7 @@ from evalharness.report.markdown import go_on_command
 from evalharness.report.noise import noise_summary
 from evalharness.report.tables import COUNTS, RunTables
 from evalharness.report.text import figure_text, plural, terminal_text
-from evalharness.runs.schema import entries_of
+from evalharness.runs.schema import entries_of, number_of, text_of
 
 
 def fit_apart(texts: Iterable[str], width: int) -> dict[str, str]:
@@ -113,7 +112,7 @@ def _lines(tables: RunTables, columns: int) -> Iterator[str]:
     words = what_broke.legend(tables, _VALIDITY, _TITLES)
     noise = noise_summary(tables.run)
     for line in (
-        *suite_lines(tables),
+        *_suite_lines(tables),
         *([words] if words else ()),
         *what_broke.gate_lines(tables),
         *([f"noise: {noise}"] if noise else ()),
@@ -212,13 +211,13 @@ def _aggregates(tables: RunTables) -> dict[tuple[str, ...], dict[str, float]]:
     """Return the aggregates by eval, test and engine; the test of an average over a suite is ""."""
     found: dict[tuple[str, ...], dict[str, float]] = {}
     for entry in entries_of(tables.run.get("aggregates")):
-        key, value = tuple(str(entry.get(name) or "") for name in ("eval", "test", "engine")), entry.get("value")
-        if isinstance(value, (int, float)) and abs(value) <= sys.float_info.max:
-            found.setdefault(key, {})[str(entry.get("metric") or "")] = value
+        if (value := number_of(entry.get("value"))) is not None:
+            key = text_of(entry.get("eval")), text_of(entry.get("test")), text_of(entry.get("engine"))
+            found.setdefault(key, {})[text_of(entry.get("metric"))] = value
     return found
 
 
-def suite_lines(tables: RunTables) -> Iterator[str]:
+def _suite_lines(tables: RunTables) -> Iterator[str]:
     """Yield "suite math on hf:base: acc_macro 0.612, acc_micro 0.598" for the averages over evals."""
     for (suite, test, engine), values in _aggregates(tables).items():
         if not test and suite not in tables.evals.names:

@@ -15,7 +15,9 @@ from evalharness.runs.measured import DraftFacts, Durations, EngineCost, EngineS
 SCHEMA_VERSION = 1
 """Of run.json and everything beside it; raised when a reader of the version before would misread a run."""
 
-OF_OTHER_TOOLS = ("dump", "lm-eval", "lmms-eval", "inspect")
+IMPORTED_FROM = ("lm-eval", "lmms-eval", "inspect")
+"""Tools whose samples `evalharness import` makes a run of; they stand as its backend."""
+OF_OTHER_TOOLS = ("dump", *IMPORTED_FROM)
 """Backends of engines whose answers another tool made: dumps that were scored, and imported samples."""
 
 MAX_DATA_DEPTH = 200

@@ -9,6 +9,8 @@ that is named as the file is, in `images/`, or beside it.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,21 +45,40 @@ def _rows(data_dir: Path | None) -> Iterator[dict[str, Any]]:
     content = read_json(read_regular(path), file.name) if path.suffix == ".json" else None
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in KEYS):
         raise MissingData(f"{file.name} is not of COCO's form: an object with the lists {', '.join(KEYS)}")
-    names = {category["id"]: category["name"] for category in content["categories"]}
+    names, images = _named(content, file.name)
     objects: dict[int, list[dict[str, Any]]] = {}
     for mark in content["annotations"]:
         try:
+            left, top, width, height = mark["bbox"]
+            if not all(map(math.isfinite, (left, top, width, height))):
+                raise ValueError("not a number")
             known = {"label": names[mark["category_id"]], "bbox": mark["bbox"], "iscrowd": mark.get("iscrowd", 0)}
-            known["area"] = mark.get("area", mark["bbox"][2] * mark["bbox"][3])
+            known["area"] = mark.get("area", width * height)
             objects.setdefault(mark["image_id"], []).append(known)
-        except (KeyError, TypeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             needed = "a bbox of four numbers, an image_id, and a category_id that categories have"
             raise ConfigError(f"{file.name}: each annotation needs {needed}, got {shown(mark)}") from error
+    if images and objects and objects.keys().isdisjoint(images):
+        raise ConfigError(f"{file.name}: no annotation is of one of its images: {shown(next(iter(objects)))} is no id of an image")
     folders = _image_folders(path)
-    for image in content["images"]:
-        places = [folder / image["file_name"] for folder in folders]
+    for image_id, file_name in images.items():
+        places = [folder / file_name for folder in folders]
         found = next((place for place in places if place.is_file()), places[0])
-        yield {"id": image["id"], "image": str(found), "objects": objects.get(image["id"], []), "labels": list(names.values())}
+        yield {"id": image_id, "image": str(found), "objects": objects.get(image_id, []), "labels": list(names.values())}
+
+
+def _named(content: Mapping[str, Any], file: str) -> tuple[dict[Any, str], dict[Any, str]]:
+    """Return the names of categories and the files of images by their ids."""
+    try:
+        names = {each["id"]: each["name"] for each in content["categories"]}
+        images = {each["id"]: each["file_name"] for each in content["images"]}
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{file}: each category needs an id and a name, each image an id and a file_name ({error})") from error
+    again = [name for name, count in Counter(str(name).casefold() for name in names.values()).items() if count > 1]
+    if again or len(names) < len(content["categories"]) or len(images) < len(content["images"]):
+        what = f"{again[0]!r} names several categories" if again else "a category or an image has the id of another one"
+        raise ConfigError(f"{file}: {what}; answers are told apart by names, whatever their case, and images by ids")
+    return names, images
 
 
 def _image_folders(path: Path) -> list[Path]:

@@ -9,12 +9,14 @@ Boxes are left, top, width, height in the first and the last, left, top, right, 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from evalharness.api.errors import ConfigError
 from evalharness.api.requests import GenerationResult
 from evalharness.data import RowCase, cases_from, read_rows
 from evalharness.data.finding import row_files
@@ -50,14 +52,25 @@ def _rows(data_dir: Path | None) -> Iterator[dict[str, Any]]:
     for file in row_files(FILES, data_dir, field="images", needs=lambda row: any(form <= row.keys() for form in FORMS)):
         split = next(iter(re.findall(r"(?:^|[/_])(val|test[AB]?)(?=[-./])", file.name)), "unnamed")
         boxes: dict[int, list[float]] = {}
-        for _, row in file.scan():
+        for place, row in file.scan():
             if "caption" in row and not boxes:
                 whole = file.folder / Path(file.name).name
                 boxes = {each["image_id"]: each["bbox"] for each in read_rows(whole, field="annotations")}
-            for expression in _expressions(row, file, boxes):
+            for expression in _checked(row, file, place, boxes):
                 image_id = expression["image_id"]
                 seen[image_id] += 1
                 yield {**expression, "split": split, "id": f"{split}-{image_id}-{seen[image_id]}"}
+
+
+def _checked(row: Mapping[str, Any], file: RowFile, place: int, boxes: Mapping[int, list[float]]) -> list[dict[str, Any]]:
+    try:
+        found = list(_expressions(row, file, boxes))
+        for each in found:
+            if not each["text"].strip() or len(each["box"]) != 4 or not all(map(math.isfinite, each["box"])):
+                raise ValueError("the expression is empty, or the box has not four numbers")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{file.where(place)}: a row needs an expression, a box of four numbers and an image's name ({error})") from error
+    return found
 
 
 def _expressions(row: Mapping[str, Any], file: RowFile, boxes: Mapping[int, list[float]]) -> Iterator[dict[str, Any]]:

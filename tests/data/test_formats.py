@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import pickle
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
@@ -330,8 +331,14 @@ class TestFolders:
             (snapshot.parents[1] / "blobs").mkdir()
             write_jsonl(snapshot / "main" / "test.jsonl", [columns])
         assert [case.row["x"] for case in cases_from("main/test.jsonl", needs=("x",))(tmp_path)] == ["two"]
-        with pytest.raises(ConfigError, match=r"such files in datasets--org--one, datasets--us--one; give the folder of one with --data"):
+        with pytest.raises(ConfigError, match=r"such files in datasets--org--one/\S+/aaa, datasets--us--one/\S+/aaa; give one of these"):
             next(cases_from("main/test.jsonl", needs=("q",))(tmp_path))
+        (tmp_path / "datasets--org--one" / "snapshots" / "bbb").mkdir()  # which is meant is not clear, nor asked
+        own = [tmp_path / name for name in ("own.jsonl", "more.jsonl")]
+        for path in own:
+            write_jsonl(path, [{"x": path.stem}])
+        names = (str(tmp_path / "datasets--org--two" / "**" / "test.jsonl"), str(own[0]), str(tmp_path / "*.jsonl"))
+        assert [[row["x"] for row in read_rows(name, data_dir=tmp_path)] for name in names] == [["two"], ["own"], ["more", "own"]]
 
     def test_the_first_name_that_means_files_counts_in_the_order_of_numbers(self, tmp_path: Path) -> None:
         (tmp_path / "test").mkdir()
@@ -408,6 +415,15 @@ class TestColumns:
             ({"id": lambda row: "a::b"}, "an id must be printable text without '::', got 'a::b'"),
             ({"map": lambda row: 5}, "map must return a row .a mapping., or None to leave it out, got 5"),
             ({"map": "a"}, "map must be a function of a row, got 'a'"),
+            (
+                {"tags": {"k": lambda row: row["idd"]}},
+                "row 1: the function for its tag k failed: KeyError: .*has no 'idd'; did you mean 'id'",
+            ),
+            ({"reference": lambda row: 1 / 0}, "row 1: the function for its reference failed: ZeroDivisionError: division by zero"),
+            ({"group": ["id", "doc"]}, "cases_from.group must be a column's name or a function of the row, got .'id', 'doc'."),
+            ({"tags": {"k": 5}}, "cases_from.tags.'k'. must be a column's name or a function of the row, got 5"),
+            ({"image": 5}, "cases_from.image must be a sequence of columns' names, got 5"),
+            ({"id": [5]}, "cases_from.id must be names of columns, got 5"),
             ({"columns": "ab"}, "rows in memory are the only source of their cases, and were given with columns="),
         ],
     )
@@ -431,6 +447,10 @@ class TestColumns:
         pandas = pytest.importorskip("pandas")
         with pytest.raises(EvalHarnessError, match=r"rows \(mappings\), got 'id'; write cases_from\(frame.to_dict\('records'\)\)"):
             cases_from(pandas.DataFrame(self.ROWS))
+
+    def test_nan_is_null_as_pandas_writes_what_is_missing(self) -> None:
+        first, second = cases_from([{"a": "x", "b": math.nan}, {"a": "x", "b": None}], tags="b")(None)
+        assert (first.row["b"], first.tags, second.id) == (None, {}, f"{first.id}-2")
 
     def test_rows_of_a_generator_are_there_each_time(self) -> None:
         make = cases_from(row for row in self.ROWS)

@@ -100,9 +100,13 @@ def test_equal_prompts_with_other_references_or_options_are_not_compared(project
 
 
 @pytest.mark.parametrize(
-    ("word", "problem"),
-    [("exact_mach=exact", "no task has the score 'exact_mach'; did you mean 'exact_match'?"), ("exact_match=", "is not THEIRS=OURS")],
+    ("words", "problem"),
+    [
+        ("exact_mach=exact", "no task has the score 'exact_mach'; did you mean 'exact_match'?"),
+        ("exact_match=", "is not THEIRS=OURS"),
+        ("exact_match=one exact_match=two", "no task has the score 'exact_match'; they have: one"),
+    ],
 )
-def test_a_score_is_renamed_or_refused(project: Path, capsys: pytest.CaptureFixture[str], word: str, problem: str) -> None:
-    imported({"gsm": [generated(0, "none", 1.0)]}, [ours(0)], "--score", word, code=2)
+def test_a_score_is_renamed_or_refused(project: Path, capsys: pytest.CaptureFixture[str], words: str, problem: str) -> None:
+    imported({"gsm": [generated(0, "none", 1.0)]}, [ours(0)], *(f"--score={word}" for word in words.split()), code=2)
     assert problem in capsys.readouterr().err

@@ -198,7 +198,7 @@ def test_a_killed_run_of_a_real_model_is_resumed_by_workers_token_by_token(tmp_p
     before = generations(project.root / "reports" / "r")
     assert len(before) == 8
     (project.root / "free").touch()
-    resumed = project.run("--resume", "r", arguments[0], mode="n2", backend=None, apart=True)
+    resumed = project.run("--resume", "r", arguments[0], mode="n2", backend=None)
     calm = project.run("--run-id", "calm", *arguments, backend="hf")
     assert resumed.exit_code == 0, resumed.output
     assert "leaked" not in calm.output, "libraries take for leaks what is kept from the garbage collector at exit"

@@ -175,6 +175,36 @@ def test_an_image_is_judged_by_the_boxes_of_known_labels(text: str, scores: tupl
     assert judged.all_right == (scores[0] == 1)
 
 
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("categories", {"name": None}, "each category needs an id and a name"),
+        ("images", {"file_name": None}, "each image an id and a file_name"),
+        ("categories", {"id": 7, "name": "SQUARE"}, "'square' names several categories"),
+        ("images", {"id": 285}, "an image has the id of another one"),
+        ("annotations", {"bbox": [1, 2, "3", 4]}, "each annotation needs a bbox of four numbers"),
+        ("annotations", {"bbox": [1, 2, math.nan, 4]}, "each annotation needs a bbox of four numbers"),
+        ("annotations", {"category_id": 9}, "a category_id that categories have"),
+    ],
+)
+def test_damaged_labels_are_named(kind: str, change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    content = json.loads((ROWS / "annotations" / "instances_val2017.json").read_text("utf-8"))
+    first, *others = content[kind]
+    changed = {key: value for key, value in {**first, **change}.items() if value is not None}
+    content[kind] = [first, *others, changed] if "id" in change else [changed, *others]
+    (tmp_path / "instances_val.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=message):
+        list(coco.load_cases(tmp_path))
+
+
+def test_objects_that_belong_to_no_image_are_refused(tmp_path: Path) -> None:
+    content = json.loads((ROWS / "annotations" / "instances_val2017.json").read_text("utf-8"))
+    content["annotations"] = [{**mark, "image_id": str(mark["image_id"])} for mark in content["annotations"]]
+    (tmp_path / "instances_val.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="no annotation is of one of its images: '139' is no id of an image"):
+        list(coco.load_cases(tmp_path))
+
+
 def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
     (tmp_path / "instances_val.json").write_text('{"images": []}')
     with pytest.raises(MissingData, match=r"instances_val.json is not of COCO's form.*images, annotations, categories"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,16 @@ def test_a_saved_data_set_is_read_by_its_split(tmp_path: Path) -> None:
         ("val-a-1", "cup", [1, 2, 4, 6]),
         ("val-a-2", "mug", [1, 2, 4, 6]),
     ]
+
+
+@pytest.mark.parametrize(
+    "change", [{"bbox": [1, 2, 3]}, {"bbox": "1234"}, {"bbox": [1, 2, math.nan, 4]}, {"sent": None}, {"sent": " "}, {"image": None}]
+)
+def test_a_damaged_row_is_named(change: dict[str, Any], tmp_path: Path) -> None:
+    first, *others = (ROWS / "refcoco_qwen" / "refcoco_val.jsonl").read_text("utf-8").splitlines()
+    (tmp_path / "refcoco_val.jsonl").write_text("\n".join([first, json.dumps({**json.loads(others[0]), **change})]))
+    with pytest.raises(ConfigError, match=r"refcoco_val.jsonl:2: a row needs an expression, a box of four numbers and an image's name"):
+        list(refcoco.load_cases(tmp_path))
 
 
 def test_other_files_are_no_data(tmp_path: Path) -> None:

@@ -13,13 +13,12 @@ from evalharness.api.checks import excerpt, short_hash
 from evalharness.api.errors import ComparisonError
 from evalharness.api.wording import part_of
 from evalharness.runs.judging import code_change
+from evalharness.runs.schema import IMPORTED_FROM
 
 JUDGING = ("references", "eval's code")
 """Fields of `Difference` that are about how answers were judged."""
 IMPORTED_TEST = "test_samples"
 """The test of an eval that `evalharness import` made, in node ids and gates."""
-_IMPORTED = ("lm-eval", "lmms-eval", "inspect")
-"""Backends of runs that `evalharness import` made."""
 SAME_TEXT_CASES = 3
 """From this many cases on, equal texts of two checkpoints are worth a warning."""
 _MAX_VALUE_CHARS = 80
@@ -47,7 +46,7 @@ class Coverage:
 
 def is_imported(side: Side) -> bool:
     """Return whether another tool judged the cases: it has scores in common with a test of ours, but passes cases by a rule of its own."""
-    return side.circumstances.get("backend") in _IMPORTED
+    return side.circumstances.get("backend") in IMPORTED_FROM
 
 
 def paired_cases(base: Sheet, candidate: Sheet) -> list[str]:

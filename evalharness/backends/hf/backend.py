@@ -27,9 +27,10 @@ from evalharness.backends.base import BackendOutput, Capabilities, Prompt, Sampl
 from evalharness.backends.checkpoint_reading import pixel_budget
 from evalharness.backends.hf._transformers import transformers
 from evalharness.backends.hf.batching import BatchSizes, groups_of_equal_plan, is_broken_device, is_out_of_memory, release_memory
-from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested, largest_image_tokens, row_with_images
+from evalharness.backends.hf.decoding import BatchRunner, Row, StopRequested
 from evalharness.backends.hf.drafts import HfDrafts
 from evalharness.backends.hf.fixed_cache import Steps
+from evalharness.backends.hf.image_rows import largest_image_tokens, row_with_images
 from evalharness.backends.hf.loading import LoadedCheckpoint, load_checkpoint, shared_checkpoint
 from evalharness.backends.hf.sampling import EXTRA_OPTIONS, Grammars, check_extras
 from evalharness.backends.hf.scoring import ScoringRunner, padded_logits, padded_logprobs, row_to_score, through_model

@@ -13,8 +13,7 @@ from evalharness.cli.completion import RUN
 from evalharness.cli.framework import PATH, RUN_CODES, command, find_run
 from evalharness.config import resolve
 from evalharness.config.sources import project_root
-
-_TOOLS = ("lm-eval", "lmms-eval", "inspect")
+from evalharness.runs.schema import IMPORTED_FROM
 
 
 @command(
@@ -27,7 +26,7 @@ _TOOLS = ("lm-eval", "lmms-eval", "inspect")
     ],
     exit_codes=RUN_CODES,
 )
-@click.argument("tool", type=click.Choice(_TOOLS))
+@click.argument("tool", type=click.Choice(IMPORTED_FROM))
 @click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE…")
 @click.option("--run-id", metavar="ID", help="Name of the run (default: the tool's name and six random digits)")
 @click.option("--report-dir", type=PATH, metavar="FOLDER", help="Folder for the run (default: the settings', reports)")
@@ -70,7 +69,7 @@ def import_(
     chosen = {name: str(value) for name, value in options.items() if value is not None}
     run = resolve(chosen, os.environ, project_root(Path.cwd()))
     read = read_inspect(files) if tool == "inspect" else read_lm_eval(files, tool)
-    rename_scores(read, dict(map(_pair, renamed)))
+    rename_scores(read, map(_pair, renamed))
     if like is not None:
         name_as(read, find_run(like))
     done = write_run(read, run, column=column, tags=tags, gates=gates)

@@ -37,7 +37,7 @@ _WIDEST = 60
     type=click.FloatRange(min=0, min_open=True, max=1e6),
     default=300,
     metavar="SECONDS",
-    help="End the query then (default: 300)",
+    help="Longest time that it may take (default: 300)",
 )
 @click.option("--memory", type=click.FloatRange(min=0.25, max=1e5), default=4, metavar="GIB", help="Memory that it may take (default: 4)")
 @click.option("--format", "kind", type=click.Choice(["table", "csv", "jsonl"]), default="table", help="How to print it (default: table)")

@@ -173,9 +173,8 @@ class StoredTestsRegistry(RecordedRegistry):
         name = Path(path).stem.removeprefix("test_")
         given = marker.kwargs if marker is not None else {}
         cases, gates = list(self._stored.values()), gates_of(metafunc.definition)
-        tags = [case.tags for case in cases]
-        refuse_unknown_metrics(metafunc, given, gates, tags)
-        refuse_unknown_slices(gates, tags, are_all=not self.recorded.run.get("partial"))
+        refuse_unknown_metrics(metafunc, given, gates, cases)
+        refuse_unknown_slices(gates, (case.tags for case in cases), are_all=not self.recorded.run.get("partial"))
         module = EvalModule(name, path, cases, lambda case: None, (GenerationOptions(),), 1, self.context.run, given)
         num_left_out = sum(part["of"] - part["num"] for part in entries_of(self.recorded.run.get("partial")))
         self.modules[path] = replace(module, num_loaded=len({case.id for case in cases}) + num_left_out)

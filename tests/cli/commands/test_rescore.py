@@ -202,7 +202,7 @@ def test_changed_tests_judge_the_old_generations(project: Project) -> None:
         MARK
         + """
 @pytest.mark.gate("y == 6")
-def test_s(case, generation, score): score(**{"x": 2})
+def test_s(case, generation, score): (lambda note: note(x=2))(score)
 @pytest.mark.gate("y == 6")
 def test_new(case, generation, score): score(y=len(generation.text))
 """
