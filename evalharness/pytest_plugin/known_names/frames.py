@@ -53,10 +53,8 @@ class Frame:
         file = _file_of(self.function)
         if known is _EMPTY or file is None or name in file.rebound:
             return ANY
-        is_only_read = (
-            type(known) in (dict, list, set) and 0 < len(known) <= MOST_ELEMENTS and self._is_only_read(name, known, file)
-        )  # an empty one is filled later
-        return (value_of(known),) if is_settled(known) or is_only_read else ANY
+        may_be = type(known) in (dict, list, set) and 0 < len(known) <= MOST_ELEMENTS  # an empty one is filled later
+        return (value_of(known),) if is_settled(known) or (may_be and self._is_only_read(name, known, file)) else ANY
 
     def _is_only_read(self, name: str, known: Any, file: _File) -> bool:
         """Return whether a file does no more with a list or dict of its own than to read it."""
@@ -71,14 +69,12 @@ class Frame:
         if isinstance(parent, ast.Call):
             called = self._around.get(parent.func.id) if isinstance(parent.func, ast.Name) and parent.func.id not in file.bound else None
             return changes_nothing(called) and not any(each.arg == "key" for each in parent.keywords)
+        if isinstance(parent, (ast.Assign, ast.AnnAssign)):
+            return not isinstance(node.ctx, ast.Load)
         if isinstance(parent, ast.Attribute):
             return parent.attr in ("items", "keys", "values") and isinstance(file.parents[parent], ast.Call)
-        if isinstance(parent, ast.Assign):
-            return node in parent.targets
         if isinstance(parent, ast.Subscript):
             return isinstance(parent.ctx, ast.Load)
-        if isinstance(parent, ast.AnnAssign):
-            return node is parent.target
         return isinstance(parent, (ast.comprehension, ast.For, ast.Compare, ast.Starred, ast.keyword))
 
 

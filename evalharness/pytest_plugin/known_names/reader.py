@@ -252,7 +252,10 @@ class Reader:
 
     def _may_change(self, values: Values, name: str, frame: Frame) -> bool:
         stays = (isinstance(each, (Text, Anything)) or (isinstance(each, Known) and is_settled(each.value)) for each in values)
-        return not all(stays) and self.changes(name, frame)
+        try:
+            return not all(stays) and self.changes(name, frame)
+        except Unclear:
+            return True
 
     def _local(self, name: str, frame: Frame) -> Values:
         bindings = frame.uses.bindings.get(name, [])
@@ -261,10 +264,6 @@ class Reader:
         return (self._merged([tuple(values), *added]),) if added else tuple(values)
 
     def _bound(self, binding: Binding, frame: Frame) -> Values:
-        if binding.key is not None:
-            return (self._entry(binding.key, binding.value, frame),)
-        if binding.is_update and isinstance(binding.value, ast.Call):
-            return self._dict_of(binding.value, frame)
         values = self.values(binding.value, frame)
         if binding.each:
             values = all_of(self.elements(values))
@@ -274,13 +273,11 @@ class Reader:
 
     def changes(self, name: str, frame: Frame) -> bool:
         """Return whether what a local name stands for may be changed in a way that is not understood."""
-        names = {name} if is_ours(frame.function) else frame.uses.holders(name)
-        if any(map(frame.uses.is_changed, names)):
-            return True
         if is_ours(frame.function):
-            return False  # it changes nothing that it has by another name
-        calls = [each for holder in sorted(names) for each in frame.uses.handed_to.get(holder, ())]
-        return any(self._is_changed_by(call, argument, frame) for call, argument in calls)
+            return frame.uses.is_changed(name)  # it changes nothing that it has by another name
+        names = sorted(frame.uses.holders(name))
+        calls = [each for holder in names for each in frame.uses.handed_to.get(holder, ())]
+        return any(map(frame.uses.is_changed, names)) or any(self._is_changed_by(*each, frame) for each in calls)
 
     def _is_changed_by(self, call: ast.Call, argument: int | str, frame: Frame) -> bool:
         if isinstance(call.func, ast.Name) and call.func.id in frame.trusted:
@@ -290,38 +287,31 @@ class Reader:
         has_key = any(keyword.arg == "key" for keyword in call.keywords)  # which is a function that is called
         for value in self.values(call.func, frame):
             called = value.function if isinstance(value, Method) else value.value if isinstance(value, Known) else None
-            if fields_of(called) is not None or (changes_nothing(called) and not has_key):
-                continue
-            taken = self._taken(value, call, argument, frame)
-            if taken is None or self.changes(*taken):
+            is_kept = fields_of(called) is not None or (changes_nothing(called) and not has_key)
+            if not is_kept and self.changes(*self.taken(value, call, argument, frame)):
                 return True
         return False
 
-    def receivers(self, call: ast.Call, argument: int | str, frame: Frame) -> list[tuple[str, Frame]]:
-        """Return the parameter, and the frame, of each function that may get an argument of a call; `Unclear` where one is not known.
+    def taken(self, called: Value, call: ast.Call, argument: int | str, frame: Frame) -> tuple[str, Frame]:
+        """Return the parameter that gets an argument of a call, and its frame; `Unclear` where it is not known.
 
         The argument is its place or its name, or "" for the object to which a method belongs.
         """
-        found = [self._taken(value, call, argument, frame) for value in self.values(call.func, frame)]
-        known = [each for each in found if each is not None]
-        if len(known) < len(found):
-            raise Unclear
-        return known
-
-    def _taken(self, called: Value, call: ast.Call, argument: int | str, frame: Frame) -> tuple[str, Frame] | None:
         self._count(_OF_A_CALL)
         function = called.function if isinstance(called, Method) else called.value if isinstance(called, Known) else None
         uses = source_of(function)
         if uses is None:
-            return None
+            raise Unclear
         owner = [always((called.owner,))] if isinstance(called, Method) else []
         by_place = uses.by_place
         parameters: dict[int | str, str] = {name: name for name in uses.parameters}
         parameters.update(enumerate(by_place[len(owner) :]))
         parameter = by_place[0] if owner and argument == "" and by_place else parameters.get(argument)
         arguments, keywords, is_complete = self._arguments(call, frame)
+        if parameter is None:
+            raise Unclear
         bound = self._parameters(function, uses, [*owner, *arguments], keywords, is_complete=is_complete)
-        return None if parameter is None else (parameter, Frame(cast("types.FunctionType", function), uses, bound))
+        return parameter, Frame(cast("types.FunctionType", function), uses, bound)
 
     # Calls
 

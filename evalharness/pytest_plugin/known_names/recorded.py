@@ -43,7 +43,8 @@ def _recorded(name: str, frame: Frame, reader: Reader, num_calls: int) -> frozen
                 raise Unclear
             names |= reader.keys(reader.values(mapping, frame))
     for call, argument in frame.uses.handed_to.get(name, ()):
-        for parameter, inner in reader.receivers(call, argument, frame):
+        for called in reader.values(call.func, frame):
+            parameter, inner = reader.taken(called, call, argument, frame)
             inner.trusted = frozenset({parameter})
             names |= _recorded(parameter, inner, reader, num_calls - 1)
     return frozenset(names)

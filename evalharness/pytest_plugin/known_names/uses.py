@@ -24,25 +24,26 @@ _ONLY_READS = (ast.Return, ast.Compare, ast.UnaryOp, ast.FormattedValue, ast.If,
 _BINDS_FREELY = (ast.NamedExpr, ast.withitem, ast.AugAssign, ast.AsyncFor, ast.Starred)
 
 
+_DICT = ast.Name("dict", ast.Load())
+
+
 @dataclass(frozen=True)
 class Binding:
-    """One way in which a name gets its value, or a dict more keys.
+    """One way in which a name gets its value, or with `adds` a dict more keys, which are those of the value.
 
-    `each`: an element of the value, of which `places` lead to the part that is meant. `adds`: the value is merged into a dict; with `key`
-    it is the value of that key, with `is_update` the arguments of the call.
+    `each`: an element of the value, of which `places` lead to the part that is meant.
     """
 
     value: ast.expr
     places: tuple[int, ...] = ()
     each: bool = False
     adds: bool = False
-    key: ast.expr | None = None
-    is_update: bool = False
 
     @property
     def is_new_dict(self) -> bool:
         """Whether the value is a dict that nothing else stands for."""
-        return not self.each and not self.places and _is_new_dict(self.value)
+        parts = [self.value.body, self.value.orelse] if isinstance(self.value, ast.IfExp) else [self.value]
+        return not self.each and not self.places and all(isinstance(part, (ast.Dict, ast.DictComp)) or _is_dict_of(part) for part in parts)
 
 
 class Uses:
@@ -68,12 +69,14 @@ class Uses:
         self._changed: set[str] = set()
         body: list[ast.AST] = [function.body] if isinstance(function, ast.Lambda) else list(function.body)
         self._parents = {child: node for part in body for node in ast.walk(part) for child in ast.iter_child_nodes(node)}
-        for node in [node for part in body for node in ast.walk(part)]:
+        nodes = [node for part in body for node in ast.walk(part)]
+        inner = {name for node in nodes if isinstance(node, ast.Lambda) for name in _parameters_in(node)}
+        for node in nodes:
             if isinstance(node, (ast.Global, ast.Nonlocal)):
                 self.unclear.update(node.names)
             elif not self.is_within(node, _SCOPES):
                 self._add_bindings(node)
-            if isinstance(node, ast.Name):
+            if isinstance(node, ast.Name) and node not in inner:
                 self._follow(node)
                 self.is_opaque |= node.id in _SEES_ALL
         for name, bindings in self.bindings.items():
@@ -124,7 +127,7 @@ class Uses:
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and isinstance(node.op, ast.BitOr):
             self._bind(node.target, Binding(node.value, adds=True))
         elif isinstance(node, ast.Call) and (updated := self._updated(node)) is not None:
-            self.bindings.setdefault(updated, []).append(Binding(node, adds=True, is_update=True))
+            self.bindings.setdefault(updated, []).append(Binding(ast.Call(_DICT, node.args, node.keywords), adds=True))
         elif isinstance(node, ast.comprehension):
             self.of_comprehensions |= _stored(node.target)
         elif isinstance(node, _BINDS_FREELY):
@@ -143,8 +146,7 @@ class Uses:
             for place, part in enumerate(target.elts):
                 self._bind(part, Binding(binding.value, (*binding.places, place), binding.each))
         elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-            # A value that is unpacked or iterated over is not the expression, but keys are all that is asked for here.
-            self.bindings.setdefault(target.value.id, []).append(Binding(binding.value, adds=True, key=target.slice))
+            self.bindings.setdefault(target.value.id, []).append(Binding(ast.Dict([target.slice], [binding.value]), adds=True))
             if binding.each or binding.places:
                 self._changed.add(target.value.id)
 
@@ -158,21 +160,11 @@ class Uses:
 
     def _follow(self, name: ast.Name) -> None:
         if self.is_within(name, _SCOPES):
-            if not self._is_parameter_within(name):
-                self._changed.add(name.id)
+            self._changed.add(name.id)
             return
         node: ast.AST | None = name
         while node is not None:
             node = self._outer(name, node)
-
-    def _is_parameter_within(self, node: ast.AST) -> bool:
-        """Return whether a name is a parameter of the lambda in whose body it is used."""
-        name = getattr(node, "id", None)
-        while (parent := self._parents.get(node)) is not None:
-            if isinstance(parent, ast.Lambda) and node is parent.body and name in names_of_arguments(parent):
-                return True
-            node = parent
-        return False
 
     def _outer(self, name: ast.Name, node: ast.AST) -> ast.AST | None:
         """Return the next larger expression that may be, hold or be a part of what a name stands for; None where its way ends."""
@@ -231,11 +223,13 @@ def names_of_arguments(function: Function) -> tuple[str, ...]:
     return tuple(each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs, *rest))
 
 
-def _is_new_dict(node: ast.expr) -> bool:
-    if isinstance(node, ast.IfExp):
-        return _is_new_dict(node.body) and _is_new_dict(node.orelse)
-    is_dict_of = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict"
-    return is_dict_of or isinstance(node, (ast.Dict, ast.DictComp))
+def _is_dict_of(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict"
+
+
+def _parameters_in(function: ast.Lambda) -> list[ast.Name]:
+    names = names_of_arguments(function)
+    return [node for node in ast.walk(function.body) if isinstance(node, ast.Name) and node.id in names]
 
 
 def names_in(node: ast.AST) -> set[str]:

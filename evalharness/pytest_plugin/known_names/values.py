@@ -154,9 +154,7 @@ def declared(function: Any, name: str) -> Value:
 
 def fields_of(of: Any) -> Sequence[str] | None:
     """Return what a dataclass or a NamedTuple takes by place; None for a class that does something with it, or no class."""
-    if not isinstance(of, type):
-        return None
-    if not is_ours(of) and not _only_stores(of):
+    if not isinstance(of, type) or not (is_ours(of) or _only_stores(of)):
         return None
     own = vars(of)
     if issubclass(of, tuple):
@@ -181,4 +179,4 @@ def _only_stores(of: type) -> bool:
     ]
     special = [value for name, value in held if name.startswith("__") and isinstance(value, types.FunctionType)]
     own = [value for name, value in held if not name.startswith("__") and not isinstance(value, _PLAIN_ATTRIBUTES)]
-    return all(map(_is_generated, special)) and not any(hasattr(type(each), "__get__") for each in own)
+    return type(of) is type and all(map(_is_generated, special)) and not any(hasattr(type(each), "__get__") for each in own)
