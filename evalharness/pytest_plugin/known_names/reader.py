@@ -12,6 +12,7 @@ import functools
 import inspect
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from evalharness.pytest_plugin.known_names.frames import Frame, source_of
@@ -20,6 +21,7 @@ from evalharness.pytest_plugin.known_names.values import (
     ANY,
     MOST_ELEMENTS,
     Anything,
+    Arguments,
     Dict,
     Items,
     Known,
@@ -110,7 +112,7 @@ class Reader:
         if isinstance(held, types.FunctionType):
             return (Method(held, value),)
         read = held.fget if isinstance(held, property) else held.func if isinstance(held, functools.cached_property) else None
-        return ANY if read is None else self._returned(read, [always((value,))], {}, is_complete=True)
+        return ANY if read is None else self._returned(read, Arguments([always((value,))]))
 
     # Expressions
 
@@ -144,11 +146,11 @@ class Reader:
                 found += self.elements_of_dict(value)
         return tuple(found)
 
-    def _of_ifexp(self, node: ast.IfExp, frame: Frame) -> Values:
-        return (*self.values(node.body, frame), *self.values(node.orelse, frame))
+    def _of_ifexp(self, node: ast.IfExp | ast.BoolOp, frame: Frame) -> Values:
+        parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else node.values
+        return all_of(functools.partial(self.values, part, frame) for part in parts)
 
-    def _of_boolop(self, node: ast.BoolOp, frame: Frame) -> Values:
-        return tuple(value for part in node.values for value in self.values(part, frame))
+    _of_boolop = _of_ifexp
 
     def _of_joinedstr(self, node: ast.JoinedStr, frame: Frame) -> Values:
         texts = {""}
@@ -307,10 +309,9 @@ class Reader:
         parameters: dict[int | str, str] = {name: name for name in uses.parameters}
         parameters.update(enumerate(by_place[len(owner) :]))
         parameter = by_place[0] if owner and argument == "" and by_place else parameters.get(argument)
-        arguments, keywords, is_complete = self._arguments(call, frame)
         if parameter is None:
             raise Unclear
-        bound = self._parameters(function, uses, [*owner, *arguments], keywords, is_complete=is_complete)
+        bound = self._parameters(function, uses, self._arguments(call, frame, *owner))
         return parameter, Frame(cast("types.FunctionType", function), uses, bound)
 
     # Calls
@@ -327,19 +328,17 @@ class Reader:
         known = functions[0].value if len(functions) == 1 and isinstance(functions[0], Known) else None
         if known is dict:
             return self._dict_of(node, frame)
-        arguments, keywords, is_complete = self._arguments(node, frame)
+        given = self._arguments(node, frame)
         if isinstance(known, _BUILT_IN_TYPES) and known in _BUILT_IN:
-            return (self._built_in(known, [argument() for argument in arguments]),) if is_complete else ANY
-        return self.called(functions, arguments, keywords, is_complete=is_complete)
+            return (self._built_in(known, [argument() for argument in given.by_place]),) if given.are_all else ANY
+        return self.called(functions, given)
 
-    def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Lazy], dict[str, Lazy], bool]:
-        """Return a call's arguments by place and by name, and whether these are all; of `*arguments` none is known by its place."""
-        named: dict[str, Lazy] = {
-            each.arg: functools.partial(self.values, each.value, frame) for each in node.keywords if each.arg is not None
-        }
-        if any(isinstance(argument, ast.Starred) for argument in node.args):
-            return [], named, False
-        return [functools.partial(self.values, argument, frame) for argument in node.args], named, len(named) == len(node.keywords)
+    def _arguments(self, node: ast.Call, frame: Frame, *before: Lazy) -> Arguments:
+        by_place = [functools.partial(self.values, each, frame) for each in node.args]
+        by_name = {each.arg: functools.partial(self.values, each.value, frame) for each in node.keywords if each.arg is not None}
+        has_more = any(isinstance(each, ast.Starred) for each in node.args)
+        are_all = not has_more and len(by_name) == len(node.keywords)
+        return Arguments(() if has_more else [*before, *by_place], by_name, are_all)
 
     def _built_in(self, function: Any, arguments: Sequence[Values]) -> Value:
         """Return what built-in functions of sequences give."""
@@ -376,49 +375,44 @@ class Reader:
         keys = frozenset(pattern_of(key) for each in value.elements for key in self._part_of(each, 0))
         return Dict(keys, lambda: tuple(one for each in value.elements for one in self._part_of(each, 1)))
 
-    def called(self, functions: Values, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
-        """Return what calls may give; not `is_complete`: there may be arguments besides."""
+    def called(self, functions: Values, given: Arguments) -> Values:
+        """Return what calls may give."""
         found: list[Value] = []
-        for function in functions:
-            function = _method_of(function)
+        for function in map(_method_of, functions):
             known = function.value if isinstance(function, Known) else None
             if isinstance(function, Method):
-                found += self._returned(function.function, [always((function.owner,)), *arguments], keywords, is_complete=is_complete)
+                found += self._returned(function.function, replace(given, by_place=[always((function.owner,)), *given.by_place]))
             elif isinstance(known, type):
-                found.append(made(known, arguments if is_complete else (), keywords if is_complete else {}))
+                found.append(made(known, given))
             else:
-                found += self._returned(known, arguments, keywords, is_complete=is_complete)
+                found += self._returned(known, given)
         return tuple(found)
 
-    def _returned(self, function: Any, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
+    def _returned(self, function: Any, given: Arguments) -> Values:
         """Return what a function may return."""
         self._count(_OF_A_CALL)
         uses = source_of(function)
         if uses is None:
             return ANY
-        frame = Frame(function, uses, self._parameters(function, uses, arguments, keywords, is_complete=is_complete))
+        frame = Frame(function, uses, self._parameters(function, uses, given))
         found = all_of(functools.partial(self.values, node, frame) for node in uses.returned)
         return tuple(value if not isinstance(value, Anything) else declared(function, "return") for value in found)
 
-    def _parameters(
-        self, function: Any, uses: Uses, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool
-    ) -> Mapping[str, Lazy]:
+    def _parameters(self, function: Any, uses: Uses, given: Arguments) -> Mapping[str, Lazy]:
         """Return what each parameter may be."""
         bound: dict[str, Lazy] = {}
-        left, named = list(arguments), dict(keywords)
-        args = uses.function.args
+        left, named, args = list(given.by_place), dict(given.by_name), uses.function.args
         defaults = dict(zip(reversed(uses.by_place), reversed(function.__defaults__ or ()), strict=False))
         defaults.update(function.__kwdefaults__ or {})
         for name in uses.parameters:
-            is_known = is_complete and name in defaults and is_settled(defaults[name])
+            is_known = given.are_all and name in defaults and is_settled(defaults[name])
             default = always((value_of(defaults[name]),)) if is_known else anything
-            given = left.pop(0) if left and name in uses.by_place else named.pop(name, default)
-            bound[name] = functools.partial(self._or_declared, given, function, name)
-        if args.vararg is not None:
-            bound[args.vararg.arg] = always((Items(tuple(left)),)) if is_complete else anything
-        if args.kwarg is not None:
-            rest = Dict(frozenset(named), lambda: all_of(named.values()))
-            bound[args.kwarg.arg] = always((rest,)) if is_complete else anything
+            value = left.pop(0) if left and name in uses.by_place else named.pop(name, default)
+            bound[name] = functools.partial(self._or_declared, value, function, name)
+        if args.vararg is not None and given.are_all:
+            bound[args.vararg.arg] = always((Items(tuple(left)),))
+        if args.kwarg is not None and given.are_all:
+            bound[args.kwarg.arg] = always((Dict(frozenset(named), lambda: all_of(named.values())),))
         return bound
 
     def _or_declared(self, given: Lazy, function: Any, name: str) -> Values:

@@ -10,7 +10,7 @@ from typing import Any
 
 from evalharness.pytest_plugin.known_names.frames import Frame, source_of
 from evalharness.pytest_plugin.known_names.reader import Reader, Unclear
-from evalharness.pytest_plugin.known_names.values import Known, Made, Values
+from evalharness.pytest_plugin.known_names.values import Arguments, Known, Made, Values
 
 _KEEPS_COPIES = frozenset({"details", "score"})
 """Fixtures that change nothing that they get."""
@@ -54,7 +54,7 @@ def names_returned(function: Any, *, nested: bool = False) -> frozenset[str] | N
     """Return the keys of the mappings that a function returns; `nested`: of those in it, or in its field `metrics`."""
 
     def read(reader: Reader) -> frozenset[str]:
-        found: Values = reader.called((Known(function),), [], {}, is_complete=False)
+        found: Values = reader.called((Known(function),), Arguments(are_all=False))
         if nested:
             whole = (one for each in found for one in (reader.attribute(each, "metrics") if isinstance(each, Made) else (each,)))
             found = tuple(value for each in whole for value in reader.elements_of_dict(each))

@@ -8,7 +8,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 MOST_ELEMENTS = 500
@@ -62,6 +62,15 @@ class Method:
 
     function: types.FunctionType
     owner: Value
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a call gets; not `are_all`: there may be more, by place or by name."""
+
+    by_place: Sequence[Lazy] = ()
+    by_name: Mapping[str, Lazy] = field(default_factory=dict)
+    are_all: bool = True
 
 
 class Anything:
@@ -136,10 +145,12 @@ def changes_nothing(called: Any) -> bool:
     return any(called is each for each in _HARMLESS) or (isinstance(called, (types.FunctionType, type)) and is_ours(called))
 
 
-def made(of: type, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy]) -> Value:
+def made(of: type, given: Arguments) -> Value:
     """Return the instance that a dataclass or a NamedTuple makes; of another class nothing is known."""
     fields = fields_of(of)
-    return Anything() if fields is None else Made(of, {**dict(zip(fields, arguments, strict=False)), **keywords})
+    if fields is None:
+        return Anything()
+    return Made(of, {**dict(zip(fields, given.by_place, strict=False)), **given.by_name} if given.are_all else {})
 
 
 def declared(function: Any, name: str) -> Value:
