@@ -37,6 +37,7 @@ class Frame:
         self.trusted: frozenset[str] = frozenset()
         """Functions that change nothing that they get."""
         self.bound = {**dict.fromkeys(names_of_arguments(uses.function), anything), **bound}
+        self._file = _file_of(function)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         closure = {name: cell.cell_contents if _is_filled(cell) else _EMPTY for name, cell in cells}
         self._around = ChainMap(closure, function.__globals__, vars(builtins))
@@ -50,7 +51,7 @@ class Frame:
     def outside(self, name: str) -> Values:
         """Return the object around the function that has a name, where it stays as it is."""
         known = self._around.get(name, _EMPTY)
-        file = _file_of(self.function)
+        file = self._file
         if known is _EMPTY or file is None or name in file.rebound:
             return ANY
         may_be = type(known) in (dict, list, set) and 0 < len(known) <= MOST_ELEMENTS  # an empty one is filled later
@@ -149,5 +150,5 @@ def source_of(function: Any) -> Uses | None:
     file = _file_of(function)
     found = [] if file is None else file.functions.get((code.co_name, code.co_firstlineno), [])
     found = [node for node in found if names_of_arguments(node) == code.co_varnames[: len(names_of_arguments(node))]]
-    uses = uses_of(found[0]) if len({*map(ast.dump, found)}) == 1 else None  # lambdas may share a line
-    return None if uses is None or uses.is_opaque else uses
+    is_clear = len(found) == 1 or len({*map(ast.dump, found)}) == 1  # lambdas may share a line
+    return uses_of(found[0]) if is_clear and not uses_of(found[0]).is_opaque else None
