@@ -37,7 +37,6 @@ from evalharness.pytest_plugin.known_names.values import (
     changes_nothing,
     declared,
     fields_of,
-    is_frozen,
     is_ours,
     is_settled,
     made,
@@ -94,21 +93,17 @@ class Reader:
         """Return what an attribute may be; data only where nobody changes it."""
         if isinstance(value, Made) and name in value.fields:
             return value.fields[name]()
-        if not isinstance(value, (Known, Made)):
-            return ANY
         known = value.value if isinstance(value, Known) else None
         if isinstance(known, types.ModuleType):
             return _told(vars(known).get(name), known)
-        if is_frozen(known) and name in vars(known):
-            return (value_of(vars(known)[name]),) if is_settled(vars(known)[name]) else ANY
-        of = value.of if isinstance(value, Made) else known if isinstance(known, type) else type(known)
+        of = value.of if isinstance(value, Made) else known
+        if not isinstance(of, type):
+            return ANY
         held = inspect.getattr_static(of, name, None)
-        if isinstance(held, staticmethod):
-            return (Known(held.__func__),)
         if isinstance(held, classmethod):
             return (Method(cast("types.FunctionType", held.__func__), Known(of)),)
-        if of is known:
-            return _told(held, known)
+        if isinstance(held, staticmethod) or of is known:
+            return _told(held.__func__ if isinstance(held, staticmethod) else held, of)
         if isinstance(held, types.FunctionType):
             return (Method(held, value),)
         read = held.fget if isinstance(held, property) else held.func if isinstance(held, functools.cached_property) else None
@@ -378,7 +373,7 @@ class Reader:
     def called(self, functions: Values, given: Arguments) -> Values:
         """Return what calls may give."""
         found: list[Value] = []
-        for function in map(_method_of, functions):
+        for function in functions:
             known = function.value if isinstance(function, Known) else None
             if isinstance(function, Method):
                 found += self._returned(function.function, replace(given, by_place=[always((function.owner,)), *given.by_place]))
@@ -417,16 +412,6 @@ class Reader:
 
     def _or_declared(self, given: Lazy, function: Any, name: str) -> Values:
         return tuple(value if not isinstance(value, Anything) else declared(function, name) for value in given())
-
-
-def _method_of(function: Value) -> Value:
-    """Return the method that a bound method, or an object that can be called, runs; any other value as it is."""
-    called = function.value if isinstance(function, Known) else None
-    if isinstance(called, types.MethodType):
-        return Method(cast("types.FunctionType", called.__func__), Known(called.__self__))
-    is_function = isinstance(called, (type, types.FunctionType))
-    method = None if called is None or is_function else inspect.getattr_static(type(called), "__call__", None)
-    return Method(method, Known(called)) if isinstance(method, types.FunctionType) else function
 
 
 def _told(held: Any, owner: Any) -> Values:

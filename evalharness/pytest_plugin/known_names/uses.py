@@ -17,7 +17,7 @@ _SCOPES = (*_FUNCTIONS, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SEES_ALL = {"exec", "eval", "locals", "globals"}
 """Functions that may use names without their being written."""
-READING = {"items", "keys", "values", "get", "copy", "pop"}
+_READING = {"items", "keys", "values", "get", "copy", "pop"}
 """Methods of dicts that add nothing."""
 _PASSES_ON = (ast.IfExp, ast.BoolOp, ast.BinOp, ast.Starred, ast.Tuple, ast.List, ast.Set, ast.Dict, *_COMPREHENSIONS)
 _ONLY_READS = (ast.Return, ast.Compare, ast.UnaryOp, ast.FormattedValue, ast.If, ast.While, ast.Assert, ast.Expr, ast.Slice, ast.Subscript)
@@ -202,7 +202,7 @@ class Uses:
             return None  # a method of a text
         if call.func is node and not isinstance(node, ast.Attribute):
             self._changed.add(name.id)
-        elif not (isinstance(call.func, ast.Attribute) and call.func is node and call.func.attr in READING):
+        elif not (isinstance(call.func, ast.Attribute) and call.func is node and call.func.attr in _READING):
             place = next((place for place, each in enumerate(call.args) if each is node), None)
             is_behind = place is not None and any(isinstance(each, ast.Starred) for each in call.args[: place + 1])
             where: int | str = argument if place is None else "*" if is_behind else place

@@ -134,12 +134,6 @@ def is_settled(known: Any) -> bool:
     return type(known) in _SETTLED or isinstance(known, type) or is_ours(type(known))
 
 
-def is_frozen(known: Any) -> bool:
-    """Return whether an object's attributes stay as they are."""
-    is_declared = getattr(vars(type(known)).get("__dataclass_params__"), "frozen", False)
-    return type(known).__dictoffset__ != 0 and not isinstance(known, type) and (is_declared or is_ours(known))
-
-
 def changes_nothing(called: Any) -> bool:
     """Return whether an object is a function that leaves its arguments alone."""
     return any(called is each for each in _HARMLESS) or (isinstance(called, (types.FunctionType, type)) and is_ours(called))
