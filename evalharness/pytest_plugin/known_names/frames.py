@@ -39,7 +39,7 @@ class Frame:
         self.bound = {**dict.fromkeys(names_of_arguments(uses.function), anything), **bound}
         self._file = _file_of(function)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        closure = {name: cell.cell_contents if _is_filled(cell) else _EMPTY for name, cell in cells}
+        closure = {name: _content(cell) for name, cell in cells}
         self._around = ChainMap(closure, function.__globals__, vars(builtins))
 
     def round(self, bound: Mapping[str, Lazy]) -> Frame:
@@ -82,11 +82,11 @@ class Frame:
 _EMPTY = object()
 
 
-def _is_filled(cell: types.CellType) -> bool:
+def _content(cell: types.CellType) -> Any:
     try:
-        return cell.cell_contents is not cell
+        return cell.cell_contents
     except ValueError:
-        return False
+        return _EMPTY
 
 
 class _File:

@@ -77,12 +77,7 @@ class Reader:
 
     def elements(self, values: Values) -> list[Lazy]:
         """Return what the elements of a sequence, or the keys of a mapping, may be."""
-        found: list[Lazy] = []
-        for value in values:
-            if isinstance(value, Items):
-                found += value.elements
-            else:
-                found += _keys_of(value)
+        found = [each for value in values for each in (value.elements if isinstance(value, Items) else _keys_of(value))]
         return found if len(found) <= MOST_ELEMENTS else [anything]
 
     def elements_of_dict(self, value: Value) -> Values:
@@ -150,12 +145,8 @@ class Reader:
     def _of_joinedstr(self, node: ast.JoinedStr, frame: Frame) -> Values:
         texts = {""}
         for part in node.values:
-            if isinstance(part, ast.Constant):
-                added = {str(part.value)}
-            elif isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None:
-                added = set(map(pattern_of, self.values(part.value, frame)))
-            else:
-                added = {"*"}
+            shown = part.value if isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None else part
+            added = set(map(pattern_of, self.values(shown, frame)))  # "*" for what has a format
             texts = {start + end for start in texts for end in (added if len(texts) * len(added) <= MOST_ELEMENTS else {"*"})}
         return tuple(map(Text, sorted(texts)))
 
@@ -165,24 +156,20 @@ class Reader:
         return ANY
 
     def _of_tuple(self, node: ast.Tuple | ast.List | ast.Set, frame: Frame) -> Values:
-        elements: list[Lazy] = []
-        for part in node.elts:
-            if isinstance(part, ast.Starred):
-                elements += self.elements(self.values(part.value, frame))
-            else:
-                elements.append(functools.partial(self.values, part, frame))
-        return (Items(tuple(elements), is_row=not any(isinstance(part, ast.Starred) for part in node.elts)),)
+        if not any(isinstance(part, ast.Starred) for part in node.elts):
+            return (Items(tuple(functools.partial(self.values, part, frame) for part in node.elts), is_row=True),)
+        parts = [self.elements(self.values(part.value, frame)) for part in node.elts if isinstance(part, ast.Starred)]
+        plain = [functools.partial(self.values, part, frame) for part in node.elts if not isinstance(part, ast.Starred)]
+        return (Items((*plain, *(each for part in parts for each in part))),)
 
     _of_list = _of_set = _of_tuple
 
     def _of_dict(self, node: ast.Dict, frame: Frame) -> Values:
-        parts: list[Values] = []
-        for key, value in zip(node.keys, node.values, strict=True):
-            if key is None:
-                parts.append(self.values(value, frame))
-            else:
-                parts.append((self._entry(key, value, frame),))
-        return (self._merged(parts),)
+        return (self._merged([self._part(key, value, frame) for key, value in zip(node.keys, node.values, strict=True)]),)
+
+    def _part(self, key: ast.expr | None, value: ast.expr, frame: Frame) -> Values:
+        """Return what an entry of a dict display adds to it."""
+        return self.values(value, frame) if key is None else (self._entry(key, value, frame),)
 
     def _entry(self, key: ast.expr, value: ast.expr, frame: Frame) -> Dict:
         return Dict(frozenset(map(pattern_of, self.values(key, frame))), lambda: self.values(value, frame))
@@ -356,12 +343,9 @@ class Reader:
         """Return what `dict(mapping, name=value)` makes, or `update` adds."""
         if len(node.args) > 1 or any(isinstance(argument, ast.Starred) for argument in node.args):
             return ANY
-        parts = [self.values(argument, frame) for argument in node.args]
-        for keyword in node.keywords:
-            entry = self._entry(ast.Constant(keyword.arg), keyword.value, frame)
-            parts.append(self.values(keyword.value, frame) if keyword.arg is None else (entry,))
-        parts = [tuple(self._of_pairs(value) for value in part) for part in parts]
-        return (self._merged(parts),)
+        parts = [tuple(map(self._of_pairs, self.values(argument, frame))) for argument in node.args]
+        named = [(None if each.arg is None else ast.Constant(each.arg), each.value) for each in node.keywords]
+        return (self._merged([*parts, *(self._part(key, value, frame) for key, value in named)]),)
 
     def _of_pairs(self, value: Value) -> Value:
         """Return the dict of a sequence of pairs; anything else as it is."""

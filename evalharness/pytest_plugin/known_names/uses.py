@@ -203,10 +203,9 @@ class Uses:
         if call.func is node and not isinstance(node, ast.Attribute):
             self._changed.add(name.id)
         elif not (isinstance(call.func, ast.Attribute) and call.func is node and call.func.attr in _READING):
-            place = next((place for place, each in enumerate(call.args) if each is node), None)
-            is_behind = place is not None and any(isinstance(each, ast.Starred) for each in call.args[: place + 1])
-            where: int | str = argument if place is None else "*" if is_behind else place
-            self.handed_to.setdefault(name.id, []).append((call, where))
+            is_behind = any(isinstance(each, ast.Starred) for each in call.args)
+            places = ["*" if is_behind else place for place, each in enumerate(call.args) if each is node]
+            self.handed_to.setdefault(name.id, []).append((call, places[0] if places else argument))
         return call
 
 
