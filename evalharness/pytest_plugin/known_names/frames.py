@@ -52,7 +52,7 @@ class Frame:
         """Return the object around the function that has a name, where it stays as it is."""
         known = self._around.get(name, _EMPTY)
         file = self._file
-        if known is _EMPTY or file is None or name in file.rebound:
+        if known is _EMPTY or file is None or name in file.rebound or "globals" in file.names:
             return ANY
         may_be = type(known) in (dict, list, set) and 0 < len(known) <= MOST_ELEMENTS  # an empty one is filled later
         return (value_of(known),) if is_settled(known) or (may_be and self._is_only_read(name, known, file)) else ANY
@@ -92,7 +92,7 @@ def _content(cell: types.CellType) -> Any:
 class _File:
     """The functions of a file by name and first line, as their code has it, and what it does with its own names."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *_facts: int) -> None:
         self.functions: dict[tuple[str, int], list[Function]] = {}
         self.rebound: set[str] = set()
         """Names that functions give to other objects."""
@@ -134,10 +134,7 @@ def _file_of(function: types.FunctionType) -> _File | None:
         return None
 
 
-@functools.lru_cache(maxsize=64)
-def _read(path: str, mtime_ns: int, num_bytes: int) -> _File | None:
-    file = _File(path)
-    return None if "globals" in file.names else file
+_read = functools.lru_cache(maxsize=64)(_File)
 
 
 def source_of(function: Any) -> Uses | None:

@@ -375,7 +375,7 @@ class Reader:
             return ANY
         frame = Frame(function, uses, self._parameters(function, uses, given))
         found = all_of(functools.partial(self.values, node, frame) for node in uses.returned)
-        return tuple(value if not isinstance(value, Anything) else declared(function, "return") for value in found)
+        return tuple(value if not isinstance(value, Anything) else declared(function, "return") for value in found or ANY)
 
     def _parameters(self, function: Any, uses: Uses, given: Arguments) -> Mapping[str, Lazy]:
         """Return what each parameter may be."""

@@ -70,7 +70,8 @@ class Uses:
         body: list[ast.AST] = [function.body] if isinstance(function, ast.Lambda) else list(function.body)
         self._parents = {child: node for part in body for node in ast.walk(part) for child in ast.iter_child_nodes(node)}
         nodes = [node for part in body for node in ast.walk(part)]
-        inner = {name for node in nodes if isinstance(node, ast.Lambda) for name in _parameters_in(node)}
+        lambdas = [(names_of_arguments(node), ast.walk(node.body)) for node in nodes if isinstance(node, ast.Lambda)]
+        inner = {part for names, parts in lambdas for part in parts if getattr(part, "id", None) in names}
         for node in nodes:
             if isinstance(node, (ast.Global, ast.Nonlocal)):
                 self.unclear.update(node.names)
@@ -209,10 +210,7 @@ class Uses:
         return call
 
 
-@functools.lru_cache(maxsize=512)
-def uses_of(function: Function) -> Uses:
-    """Return the uses of names in a function."""
-    return Uses(function)
+uses_of = functools.lru_cache(maxsize=512)(Uses)
 
 
 def names_of_arguments(function: Function) -> tuple[str, ...]:
@@ -224,11 +222,6 @@ def names_of_arguments(function: Function) -> tuple[str, ...]:
 
 def _is_dict_of(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict"
-
-
-def _parameters_in(function: ast.Lambda) -> list[ast.Name]:
-    names = names_of_arguments(function)
-    return [node for node in ast.walk(function.body) if isinstance(node, ast.Name) and node.id in names]
 
 
 def names_in(node: ast.AST) -> set[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 MOST_ELEMENTS = 500
+_GENERATED_IN = ("<string>", dataclasses.__file__, collections.__file__)
 _SETTLED = (str, int, float, bool, types.NoneType, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _HARMLESS: tuple[Any, ...] = (len, sum, any, all, round, isinstance, str, repr, float, int, bool, print, dict, list, tuple, set, frozenset)
 _HARMLESS += (sorted, zip, enumerate, reversed, min, max, vars(dict)["fromkeys"])
@@ -171,9 +172,7 @@ def fields_of(of: Any) -> Sequence[str] | None:
 
 
 def _is_generated(function: Any) -> bool:
-    """Return whether the decorator of dataclasses, or `NamedTuple`, wrote a function."""
-    files = ("<string>", dataclasses.__file__, collections.__file__)
-    return isinstance(function, types.FunctionType) and function.__code__.co_filename in files
+    return isinstance(function, types.FunctionType) and function.__code__.co_filename in _GENERATED_IN
 
 
 def _only_stores(of: type) -> bool:
