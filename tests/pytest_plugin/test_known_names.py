@@ -66,6 +66,15 @@ class Counted:
         return False
 
 
+class Proxy:
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        raise RuntimeError("there is nothing behind it yet")
+
+
+PROXY: Any = Proxy()
+
+
 class Free:
     def __init__(self, scores: dict[str, float]) -> None:
         self.scores = scores
@@ -405,6 +414,10 @@ def of_a_default_that_is_kept(generation: Any, score: Any) -> None:
     score(**kept())
 
 
+def of_an_object_that_cannot_be_looked_at(generation: Any, score: Any) -> None:
+    score(**PROXY)
+
+
 def in_a_text(generation: Any, score: Any) -> None:
     eval("score(a=1)")
 
@@ -463,6 +476,7 @@ setattr(with_fixtures_of_another, "__signature__", inspect.signature(nothing))  
         of_the_last_of_several,
         of_a_global_that_is_handed_on,
         of_a_default_that_is_kept,
+        of_an_object_that_cannot_be_looked_at,
         in_a_text,
         by_what_a_function_returns,
         in_a_default,

@@ -49,7 +49,6 @@ _MAX_STEPS = 5000
 _OF_A_CALL = 10
 """Steps that looking into a function counts for."""
 _FROM_KEYS = vars(dict)["fromkeys"]
-_BUILT_IN_TYPES = (type, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 _BUILT_IN = (list, tuple, set, frozenset, sorted, reversed, zip, _FROM_KEYS)
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ClassMethodDescriptorType, types.ModuleType)
 
@@ -77,7 +76,10 @@ class Reader:
 
     def elements(self, values: Values) -> list[Lazy]:
         """Return what the elements of a sequence, or the keys of a mapping, may be."""
-        found = [each for value in values for each in (value.elements if isinstance(value, Items) else _keys_of(value))]
+        found: list[Lazy] = []
+        for value in values:
+            keys = [always((Text(key),)) for key in sorted(value.keys)] if isinstance(value, Dict) else [anything]
+            found += value.elements if isinstance(value, Items) else keys
         return found if len(found) <= MOST_ELEMENTS else [anything]
 
     def elements_of_dict(self, value: Value) -> Values:
@@ -311,7 +313,7 @@ class Reader:
         if known is dict:
             return self._dict_of(node, frame)
         given = self._arguments(node, frame)
-        if isinstance(known, _BUILT_IN_TYPES) and known in _BUILT_IN:
+        if any(known is each for each in _BUILT_IN):
             return (self._built_in(known, [argument() for argument in given.by_place]),) if given.are_all else ANY
         return self.called(functions, given)
 
@@ -336,7 +338,7 @@ class Reader:
         """Return what a method of mappings gives; None for another method, or other objects."""
         if method not in ("items", "keys", "values") or not all(isinstance(owner, Dict) for owner in owners):
             return None
-        found = [(key, functools.partial(self.elements_of_dict, owner)) for owner in owners for key in _keys_of(owner)]
+        found = [(key, functools.partial(self.elements_of_dict, owner)) for owner in owners for key in self.elements((owner,))]
         return (Items(tuple(row(*each) if method == "items" else each[method == "values"] for each in found)),)
 
     def _dict_of(self, node: ast.Call, frame: Frame) -> Values:
@@ -351,8 +353,8 @@ class Reader:
         """Return the dict of a sequence of pairs; anything else as it is."""
         if not isinstance(value, Items):
             return value
-        keys = frozenset(pattern_of(key) for each in value.elements for key in self._part_of(each, 0))
-        return Dict(keys, lambda: tuple(one for each in value.elements for one in self._part_of(each, 1)))
+        keys, values = (functools.partial(self._part_of, functools.partial(all_of, value.elements), place) for place in (0, 1))
+        return Dict(frozenset(map(pattern_of, keys())), values)
 
     def called(self, functions: Values, given: Arguments) -> Values:
         """Return what calls may give."""
@@ -401,7 +403,3 @@ class Reader:
 def _told(held: Any, owner: Any) -> Values:
     """Return what a module or class holds, where nobody changes it."""
     return (value_of(held),) if isinstance(held, _CODE) or (is_ours(owner) and held is not None) else ANY
-
-
-def _keys_of(value: Value) -> list[Lazy]:
-    return [always((Text(key),)) for key in sorted(value.keys)] if isinstance(value, Dict) else [anything]

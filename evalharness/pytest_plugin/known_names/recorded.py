@@ -66,6 +66,6 @@ def names_returned(function: Any, *, nested: bool = False) -> frozenset[str] | N
 def _told(read: Callable[[Reader], frozenset[str]]) -> frozenset[str] | None:
     try:
         names = read(Reader())
-    except (Unclear, RecursionError):
+    except Exception:  # `Unclear`, and whatever objects of other packages raise when they are looked at
         return None
     return names if all(name.strip("*") for name in names) else None
