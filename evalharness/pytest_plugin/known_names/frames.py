@@ -7,6 +7,7 @@ import builtins
 import copy
 import functools
 import inspect
+import sysconfig
 import types
 from collections import ChainMap
 from collections.abc import Mapping
@@ -80,6 +81,8 @@ class Frame:
 
 
 _EMPTY = object()
+_INSTALLED = tuple(sysconfig.get_path(each) for each in ("stdlib", "purelib", "platlib"))
+_MOST_BYTES = 200_000
 
 
 def _content(cell: types.CellType) -> Any:
@@ -127,9 +130,11 @@ def _file_of(function: types.FunctionType) -> _File | None:
     path = function.__code__.co_filename
     if function.__globals__.get("__file__") != path:
         return None  # the code may be that of another version of the file
+    if path.startswith(_INSTALLED) and not is_ours(function):
+        return None  # such files are many and long
     try:
         facts = Path(path).stat()
-        return _read(path, facts.st_mtime_ns, facts.st_size)
+        return _read(path, facts.st_mtime_ns, facts.st_size) if facts.st_size <= _MOST_BYTES else None
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
