@@ -46,7 +46,7 @@ def register_missing_operators() -> bool:
     for package, pattern in NOT_NEEDED.items():
         if _is_unusable(package, pattern):
             sys.modules[package] = None  # type: ignore[assignment]  # the import system's way of saying: not there
-            _make_transformers_look_again(package)
+            _make_others_look_again(package)
     if not _is_unusable("torchvision", "_C.*"):
         return False
     library = torch.library.Library("torchvision", "DEF")
@@ -56,11 +56,14 @@ def register_missing_operators() -> bool:
     return True
 
 
-def _make_transformers_look_again(package: str) -> None:
-    """Let transformers forget that it found the package: it remembers the answer from its own import on."""
+def _make_others_look_again(package: str) -> None:
+    """Let transformers and datasets forget that they found the package: they remember it from their own import on."""
     is_available = getattr(sys.modules.get("transformers.utils.import_utils"), f"is_{package}_available", None)
     if is_available is not None and hasattr(is_available, "cache_clear"):
         is_available.cache_clear()
+    config, flag = sys.modules.get("datasets.config"), f"{package.upper()}_AVAILABLE"
+    if hasattr(config, flag):
+        setattr(config, flag, False)
 
 
 def _is_unusable(package: str, pattern: str) -> bool:

@@ -42,6 +42,16 @@ def test_a_torch_with_cuda_is_left_alone() -> None:
     assert printed == "False False"
 
 
+def test_datasets_that_was_imported_before_forgets_what_is_hidden() -> None:
+    printed = python(
+        "import datasets, torch\n"
+        "from evalharness.backends.torchvision_cpu import register_missing_operators\n"
+        "register_missing_operators()\n"
+        "print(datasets.Dataset.from_list([{'a': [1, 2]}])[0])\n"
+    )
+    assert printed == "{'a': [1, 2]}"
+
+
 def test_transformers_models_and_image_transforms_work_and_spawned_processes_have_it_before_they_import_anything() -> None:
     """vLLM on CPU spawns; the function that such a process runs is imported, with all of vLLM, before it is called."""
     printed = python(
