@@ -12,6 +12,7 @@ Knows nothing of rows: `gates.py` judges those of one run, `drop_gates.py` and `
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -63,6 +64,8 @@ _MEANS = ("mean", "avg", "average")
 _WRONG_SIGN = re.compile(r"=>|=<|≥|≤|(?<![<>=!])=(?![<>=])")
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 _ADVICE = {
+    r"^\s*[\w.]+,[\w-]+\s*[<>=]": "a comma is no part of a name; scores are named as the test records them",
+    r"\)\s*\[": "write the slice beside the metric: low(metric[tag=value])",
     r"\]\s*\[": "a slice is of one tag; give the cases a tag that joins both",
     r"\[[^~\[\]]*\]": "name a tag: [tag=value], or [tag=*] for each of its values",
     r"[<>]\s+=": "write >= and <= without a space",
@@ -170,6 +173,8 @@ def _gate(expression: str, match: re.Match[str]) -> Gate:
 
 
 def _why_impossible(gate: Gate) -> str:
+    if not math.isfinite(gate.threshold):
+        return "its number is too large for a computer to hold"
     if gate.metric in SPEEDS and (gate.end or gate.tag or gate.statistic or gate.change):
         return f"{gate.metric} is one number of an engine for the whole run, without slices, intervals or differences; compare it alone"
     if gate.metric in RATES and gate.statistic:

@@ -41,8 +41,10 @@ def refuse_unknown_slices(
             raise ConfigError(f"gate {gate.expression!r}: no case has the tag {gate.tag!r}{did_you_mean(gate.tag, values) or ';'} {known}")
         if are_all and gate.value != EACH and gate.value not in values[gate.tag]:
             known = first_names(list(values[gate.tag]), 10)
-            meant = did_you_mean(gate.value, values[gate.tag]) or ";"
-            raise ConfigError(f"gate {gate.expression!r}: no case has {gate.tag}={gate.value}{meant} its values here are: {known}")
+            meant = did_you_mean(gate.value, values[gate.tag])
+            if "," in gate.value and "=" in gate.value:
+                meant = "; slices are those of one tag, give cases a tag that joins two;"
+            raise ConfigError(f"gate {gate.expression!r}: no case has {gate.tag}={gate.value}{meant or ';'} its values here are: {known}")
 
 
 def judge_gate(

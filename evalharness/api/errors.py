@@ -141,8 +141,9 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return "; did you mean 'x'?" for the closest known word, or "" if none is close."""
     import difflib  # only for messages, so not when the plugin is imported
 
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    by_folded = {name.casefold(): name for name in reversed(list(known))}
+    close = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=cutoff)
+    return f"; did you mean {by_folded[close[0]]!r}?" if close else ""
 
 
 def nearest_folder(path: Path) -> Path:

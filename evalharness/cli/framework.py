@@ -17,6 +17,7 @@ import click
 from evalharness.api.errors import BROKEN, DONE, NOT_PASSED, REFUSED, RecordError, did_you_mean
 from evalharness.cli.hints import guess
 from evalharness.config import RunConfig, resolve
+from evalharness.config.foreign_options import instead_of
 from evalharness.config.kinds import Option, Setting
 from evalharness.config.options import ARGUMENTS, EVALS_OWN, OPTIONS
 from evalharness.config.sources import project_root
@@ -79,13 +80,13 @@ def command(name: str, *, examples: Sequence[str], **keywords: Any) -> Callable[
 class UnknownCommand(click.UsageError):
     """A first word that is no command; `command` is what was probably meant."""
 
-    def __init__(self, word: str, known: Sequence[str], ctx: click.Context) -> None:
+    def __init__(self, word: str, known: Sequence[str], ctx: click.Context, shown: str = "") -> None:
         why, self.command = guess(word) or ("", "evalharness --help")
         meant = did_you_mean(word, known)
         if meant and not why:
             self.command = f"evalharness {meant.split(chr(39))[1]} --help"
         hint = f": {why}" if why else f"{meant or '.'} Known: {', '.join(known)}."
-        super().__init__(f"{word!r} is not a command{hint}", ctx)
+        super().__init__(f"{shown or word!r} is not a command{hint}", ctx)
 
 
 class CommandGroup(click.Group):
@@ -111,6 +112,15 @@ class CommandGroup(click.Group):
             return None
         module = import_module(f"evalharness.cli.commands.{self._modules[cmd_name]}")
         return next(value for value in vars(module).values() if isinstance(value, click.Command) and value.name == cmd_name)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the arguments behind the options; an option that stands before every command and is a run's is refused as such."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if instead_of(error.option_name) or error.option_name in {option.flag for option in ARGUMENTS}:
+                raise UnknownCommand("run", list(self._modules), ctx, error.option_name) from None
+            raise
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the first word names. Raises `UsageError`, with the closest name, for an unknown one."""
@@ -175,14 +185,14 @@ def find_run(word: str, *, whole: bool = False, quiet: bool = False) -> Path:
         if not quiet:
             print(f"evalharness: {word} is {one_line(shown, _MAX_PATH_CHARS)}", file=sys.stderr)
         return run_dir
-    if Path(word).is_dir():
-        return Path(word)
     reports = report_folder()
+    if Path(word).is_dir() and _is_path(word, reports):
+        return Path(word)
     names = run_names(reports)
     if word in names:
         return reports / word
     problem = (
-        f"{word} is not a run directory, and {reports} has no run of that name{did_you_mean(word, [*names, LATEST])}; "
+        f"{word} is not a run directory, and {reports} has no run of that name{did_you_mean(word, [*names, LATEST]) or ';'} "
         "give a run directory, the name of a run in that folder, or latest"
     )
     raise RecordError(problem).helped_by("evalharness list" if names else "pytest evals --model PATH")
@@ -192,13 +202,28 @@ _NAME = re.compile(r"(?!.*\.json$)[\w.-]+")
 """What is the name of a run unless such a path exists; a baseline is named by its file."""
 
 
+def _is_path(word: str, reports: Path) -> bool:
+    """Return whether a word is a path; a folder that is no run, such as one of tests, is none where a run has its name."""
+    return Path(word).exists() and (_is_run(Path(word)) or word not in run_names(reports) or not _is_run(reports / word))
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("run.json", "samples.jsonl", "journal"))
+
+
 def expand_run(text: str) -> str:
-    """Return RUN, or RUN:ENGINE, with the run's path in place of its name or `latest`; paths and patterns as they are.
+    """Return RUN, or RUN:ENGINE, with the path in place of the name of a run or, behind it, of a baseline; paths and patterns as they are.
 
     For commands that judge runs against each other: partial ones are not `latest`. Raises `RecordError` for a name that no run has.
     """
+    from evalharness.analysis.judge import BASELINE_FOLDER
+
     word, colon, engine = text.partition(":")
-    is_name = is_latest(word) or (_NAME.fullmatch(word) is not None and not Path(text).exists() and not Path(word).exists())
+    reports = report_folder()
+    is_name = is_latest(word) or (_NAME.fullmatch(word) is not None and not any(_is_path(path, reports) for path in (text, word)))
+    kept = project_root(Path.cwd()) / BASELINE_FOLDER / f"{word}.json"
+    if is_name and not colon and word not in run_names(reports) and kept.is_file():
+        return str(kept)
     return f"{find_run(word, whole=True)}{colon}{engine}" if is_name else text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from evalharness.api.cases import Case
-from evalharness.api.checks import check_sequence, shown
+from evalharness.api.checks import check_sequence, named_parameters, shown
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, ImageError
 from evalharness.api.images import StoredBytes
 from evalharness.data.finding import Needs, row_files, scan
@@ -53,6 +54,13 @@ class RowCase(Case):
         return tuple(self.source.images_of(self.row, self.file, self.place)) if self.source.image else ()
 
 
+def _failure(error: Exception) -> str:
+    """Return how a function of the row failed, and at which of its lines."""
+    theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    where = f" at {Path(theirs[0].filename).name}:{theirs[0].lineno}, {theirs[0].line}" if theirs else ""
+    return f"failed{where}: {type(error).__name__}: {error}"
+
+
 class _Columns(dict[str, Any]):
     """A row whose `KeyError` says which columns there are."""
 
@@ -60,6 +68,17 @@ class _Columns(dict[str, Any]):
         raise KeyError(str(no_column(name, list(self), str(self.get("__file__", "the row")))))
 
 
+@named_parameters(
+    split='the files of the split, as in cases_from("test-*.parquet")',
+    data_files="the files' names, as the first arguments",
+    dataset_path="the files' names, as the first arguments",
+    data_dir="--data FOLDER, or data=FOLDER in the eval marker",
+    process_docs="map",
+    doc_to_target="reference, or target in a template",
+    target="reference",
+    answer="reference",
+    limit="--limit N",
+)
 def cases_from(
     *names: str | Path | Iterable[Row],
     id: Column | Sequence[str] | None = None,
@@ -191,7 +210,7 @@ class RowCases:
         except ConfigError:
             raise
         except Exception as error:
-            raise ConfigError(f"{file.where(place)}: map failed: {type(error).__name__}: {error}") from error
+            raise ConfigError(f"{file.where(place)}: map {_failure(error)}") from error
 
     def images_of(self, row: Mapping[str, Any], file: RowFile, place: int) -> Iterator[StoredBytes | Path]:
         """Yield the images of a row."""
@@ -255,7 +274,7 @@ class _Cells:
             try:
                 return column(_Columns(self.row))
             except Exception as error:
-                raise ConfigError(f"{self.where}: the function for its {what} failed: {type(error).__name__}: {error}") from error
+                raise ConfigError(f"{self.where}: the function for its {what} {_failure(error)}") from error
         if column in self.row:
             return self.row[column]
         value: Any = self.row

@@ -118,7 +118,7 @@ def _in_folder(folder: Path) -> list[Path]:
             raise ConfigError(f"{folder / 'state.json'} names files outside of its folder")
         return [folder / name for name in files]
     if splits := _splits(folder):
-        raise ConfigError(f"{folder} holds the splits {', '.join(splits)}; give the folder of one")
+        raise ConfigError(f"{folder} holds the splits {', '.join(splits)}; give the folder of one, {folder.name}/{splits[0]}")
     found = sorted((path for path in folder.iterdir() if path.is_file() and _kind(path) and not path.name.startswith(".")), key=_in_order)
     kinds = sorted({_kind(path) for path in found})
     if len(kinds) > 1:

@@ -128,7 +128,7 @@ def answer(sql: str, samples: Sequence[str], facts: Sequence[str], limits: Limit
                 notes.append(f"left out: {text.splitlines()[0]}")
                 samples = [path for path in samples if path != broken]  # what is wrong with one run says nothing of the others
             else:
-                lines = [line for line in text.splitlines() if line.strip()][:_MESSAGE_LINES]
+                lines = [line for line in text.splitlines() if line.strip(" ^~")][:_MESSAGE_LINES]
                 return {"problem": f"{' '.join(lines)}; tables: {', '.join(TABLES)} (DESCRIBE samples shows columns)"}
 
 

@@ -124,11 +124,16 @@ class FirstScores:
         if not record.gated or record.outcome not in ("pass", "miss") or (record.eval, record.test) in self._seen:
             return ""
         self._seen.add((record.eval, record.test))
-        added = _added_names(marker)
-        missing = [gate for gate in gates_of(item) if isinstance(gate, Gate) and _is_missing(gate, record.scores, added)]
+        added, suite = _added_names(marker), marker.get("suite")
+        of_suite = [f"{suite}.{name}_{kind}" for name in record.scores for kind in ("macro", "micro") if suite is not None]
+        missing = [
+            gate
+            for gate in gates_of(item)
+            if isinstance(gate, Gate) and (_is_missing(gate, record.scores, added) or _is_near_average(gate.metric, suite, record.scores))
+        ]
         if not missing:
             return ""
-        hint = did_you_mean(missing[0].metric, [*record.scores, *EVERYWHERE]) or ";"
+        hint = did_you_mean(missing[0].metric, [*record.scores, *of_suite, *EVERYWHERE]) or ";"
         what = ", ".join(repr(gate.expression) for gate in missing)
         known = ", ".join(record.scores) or "nothing"
         return f"no score yet for the gate {what} of {record.eval}::{record.test}{hint} its first case recorded: {known}"
@@ -141,6 +146,12 @@ def _is_missing(gate: Gate, scores: Mapping[str, float], added: frozenset[str] |
     if added is None and not _is_on_cases(gate):
         return bool(did_you_mean(gate.metric, scores, cutoff=_CLOSE))
     return _is_on_cases(gate) or not _is_among(gate.metric, added or ())
+
+
+def _is_near_average(metric: str, suite: object, scores: Mapping[str, float]) -> bool:
+    """Return whether a metric nearly is the suite's average of one of a case's scores; other evals of the suite may yet have it."""
+    average = re.fullmatch(rf"{re.escape(str(suite))}\.(.+)_m[ai]cro", metric)
+    return average is not None and average[1] not in scores and bool(did_you_mean(average[1], scores, cutoff=_CLOSE))
 
 
 def gates_of(node: pytest.Item | Any) -> tuple[Gate | RegressionGate, ...]:

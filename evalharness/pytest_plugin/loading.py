@@ -108,7 +108,8 @@ def _part(loaded: Callable[[], Iterable[Case]], where: str, run: RunConfig) -> t
 def _refuse_repeated(ids: Sequence[str], where: str) -> None:
     if ids:
         shown_ids = ", ".join(map(repr, list(dict.fromkeys(ids))[:_SHOWN_IDS]))
-        raise ConfigError(f"{where} returned case ids more than once: {shown_ids}; ids must be unique within an eval")
+        problem = f"{where} returned case ids more than once: {shown_ids}"
+        raise ConfigError(f"{problem}; ids must be unique within an eval; an id may join several columns")
 
 
 def _checked(where: str, case: object) -> Case:

@@ -122,8 +122,7 @@ def gate_blocks(tables: RunTables) -> Iterator[str]:
     headers = ["gate", "passed", "eval", "test", "engine", "reason", "value", "threshold", "n"]
     gates = entries_of(tables.run.get("gates"))
     yield from _section("Gates", "", headers, [_gate_line(gate) for gate in gates], 6)
-    several = [gate for gate in gates if len(entries_of(gate.get("failed_slices"))) > 1]
-    lines = [line for gate in several for line in _slice_lines(gate)]
+    lines = [line for gate in gates for line in _slice_lines(gate)]
     yield from _section("Slices that failed", "", ["gate", "eval", "test", "engine", "slice", "value", "n"], lines, 5)
 
 

@@ -8,6 +8,7 @@ from math import isfinite
 from operator import eq, ge, gt, le, lt
 from typing import NamedTuple
 
+from evalharness.analysis.gates import usual_direction
 from evalharness.report.findings import is_on_mean
 from evalharness.report.tables import RunTables
 from evalharness.runs.schema import GateVerdict, entries_of, mapping, text_of
@@ -37,7 +38,7 @@ def goals(tables: RunTables) -> dict[tuple[str, str, str], Goal]:
     """Return the goal of every score of every test, and of what else has a gate, by eval, test and metric."""
     ways = {"lower": -1, "none": 0}
     directions = {text_of(entry.get("name")): mapping(entry.get("directions")) for entry in entries_of(tables.run.get("evals"))}
-    found = {key: Goal(ways.get(text_of(directions.get(key[0], {}).get(key[2])), 1)) for key in _scored(tables)}
+    found = {key: Goal(ways.get(text_of(directions.get(key[0], {}).get(key[2])) or usual_direction(key[2]), 1)) for key in _scored(tables)}
     for gate in entries_of(tables.run.get("gates")):
         key = text_of(gate.get("eval")), text_of(gate.get("test")), text_of(gate.get("metric"))
         comparison, threshold = parts_of(gate)[1], gate.get("threshold")

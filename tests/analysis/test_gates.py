@@ -76,6 +76,9 @@ class TestParsing:
             ("valid[*] >= 1", "name a tag: [tag=value], or [tag=*] for each of its values"),
             ("valid[site:a] >= 1", "name a tag: [tag=value]"),
             ("valid[a=b][c=d] >= 1", "a slice is of one tag"),
+            ("low(valid)[a=b] >= 1", "write the slice beside the metric: low(metric[tag=value])"),
+            ("acc,none >= 0.5", "a comma is no part of a name"),
+            ("valid >= 1e400", "its number is too large"),
             ("tokens <= 1,000", "without commas, 1000 or 0.9"),
             ("median(valid) >= 1", "median(…) is not a function of gates; did you mean 'p50'? there are"),
             ("lower(valid) >= 1", "lower(…) is not a function of gates; did you mean 'low'? there are: low, high, p1 … p99, min"),
@@ -364,6 +367,8 @@ class TestSlices:
             check("x[sites=north] >= 1")
         with pytest.raises(ConfigError, match="no case has site=nort; did you mean 'north'. its values here are: north, south"):
             check("x[site=nort] >= 1")
+        with pytest.raises(ConfigError, match="slices are those of one tag, give cases a tag that joins two; its values here are: north"):
+            check("x[site=north,label=a] >= 1")
         check("x[site=*] >= 1")
         with pytest.raises(ConfigError, match="no case has any"):
             refuse_unknown_slices([parse_gate("x[a=b] >= 1")], [])

@@ -79,6 +79,8 @@ def test_the_exit_code_tells_a_wrong_input_from_something_broken(
     ("words", "command"),
     [
         pytest.param(["run", "evals"], "pytest evals --model PATH", id="run"),
+        pytest.param(["--model", "hf", "--tasks", "gsm8k"], "pytest evals --model PATH", id="options-of-a-run"),
+        pytest.param(["--tasks", "list"], "pytest evals --model PATH", id="options-of-another-harness"),
         pytest.param(["eval"], "pytest evals --model PATH", id="eval"),
         pytest.param(["resume", "r"], "pytest evals --resume RUN", id="resume"),
         pytest.param(["ls"], "evalharness list", id="ls"),
@@ -90,6 +92,7 @@ def test_the_exit_code_tells_a_wrong_input_from_something_broken(
         pytest.param(["report"], "evalharness report latest", id="no-run"),
         pytest.param(["show"], "evalharness show latest", id="no-run-and-no-case"),
         pytest.param(["report", "nowhere"], "pytest evals --model PATH", id="no-run-at-all"),
+        pytest.param(["import", "lm-eval", "nowhere"], "evalharness import --help", id="nothing-to-import"),
         pytest.param(["compare", "./a", "./b"], "evalharness compare --help", id="no-such-side"),
         pytest.param(["init", "--template", "chta"], "evalharness init --help", id="choice"),
         pytest.param(["init", "--model", "nowhere"], "evalharness init --help", id="wrong-value"),

@@ -72,6 +72,12 @@ class TestComparing:
     def test_a_side_is_a_run_or_one_of_its_engines(self, root: Path, text: str, side: str) -> None:
         assert expand_run(text) == side.format(reports=root / "reports")
 
+    def test_a_baseline_is_taken_by_its_name_where_no_run_has_it(self, root: Path) -> None:
+        Path("baselines").mkdir()
+        for name in ("nightly", "old"):
+            (root / "baselines" / f"{name}.json").touch()
+        assert [expand_run(word) for word in ("nightly", "old")] == [str(root / "baselines/nightly.json"), str(root / "reports/old")]
+
     @pytest.mark.parametrize("word", ["odl", "odl:tiny", "latst"])
     def test_a_name_that_no_run_has_is_told_from_those_that_there_are(self, root: Path, word: str, refused: Command) -> None:
         meant = "latest" if word == "latst" else "old"
@@ -87,8 +93,16 @@ class TestComparing:
 
     def test_a_path_comes_before_a_name(self, root: Path) -> None:
         Path("old:tiny").mkdir()
-        Path("other").mkdir()
+        run_dir(root / "other", cases([1.0]))
         assert [expand_run(text) for text in ("old:tiny", "other", "other:tiny")] == ["old:tiny", "other", "other:tiny"]
+
+    def test_a_folder_that_is_no_run_does_not_hide_the_run_of_its_name(self, root: Path) -> None:
+        Path("other").mkdir()
+        run = root / "reports" / "other"
+        with pytest.raises(RecordError, match="^odl is not a run directory, .*; did you mean 'old'[?] give"):
+            find_run("odl")
+        assert (find_run("other"), find_run("./other")) == (run, Path("other"))
+        assert [expand_run(text) for text in ("other", "other:tiny")] == [str(run), f"{run}:tiny"]
 
 
 class TestFolder:

@@ -14,8 +14,8 @@ from evalharness.config.options import ARGUMENTS
 
 FLAGS = [option.flag for option in ARGUMENTS]
 RARE = {
-    "--agentic_trace_mode", "--force_simple", "--hf_hub_log_args", "--launcher_args", "--metadata", "--process-docs-parallel",
-    "--process_docs_parallel", "--process_with_media", "--swanlab_args", "--swanlab_log_samples", "--timezone", "--trackio_args", "--tui",
+    "--agentic_trace_mode", "--force_simple", "--launcher_args", "--process-docs-parallel",
+    "--process_docs_parallel", "--process_with_media", "--swanlab_args", "--swanlab_log_samples", "--timezone", "--tui",
     "--alpha", "--correlation", "--effect-size", "--power", "--power-analysis", "--std-a", "--std-b",
 }  # fmt: skip
 PYTESTS = {"--verbosity"}

@@ -188,7 +188,7 @@ def test_images_are_read_from_bytes_and_paths_and_urls_make_invalid_cases(tmp_pa
     [empty] = cases_from([{"i": {"bytes": b""}}], image="i")(tmp_path)
     with pytest.raises(ImageError, match="i"):
         image_size(*empty.images)
-    with pytest.raises(ConfigError, match="rows: row 1: map failed: KeyError: 'no'"):
+    with pytest.raises(ConfigError, match=r"rows: row 1: map failed at test_formats\.py:\d+, .*row\[.*: KeyError: 'no'"):
         list(cases_from(rows, map=lambda row: row["no"])(tmp_path))
     assert given[5].invalid == "rows: row 6, i must be an image's bytes or path, got 7"
 
@@ -417,9 +417,9 @@ class TestColumns:
             ({"map": "a"}, "map must be a function of a row, got 'a'"),
             (
                 {"tags": {"k": lambda row: row["idd"]}},
-                "row 1: the function for its tag k failed: KeyError: .*has no 'idd'; did you mean 'id'",
+                "row 1: the function for its tag k failed at test_formats.py:.*: KeyError: .*has no 'idd'; did you mean 'id'",
             ),
-            ({"reference": lambda row: 1 / 0}, "row 1: the function for its reference failed: ZeroDivisionError: division by zero"),
+            ({"reference": lambda row: 1 / 0}, "row 1: the function for its reference failed at .*: ZeroDivisionError: division by zero"),
             ({"group": ["id", "doc"]}, "cases_from.group must be a column's name or a function of the row, got .'id', 'doc'."),
             ({"tags": {"k": 5}}, "cases_from.tags.'k'. must be a column's name or a function of the row, got 5"),
             ({"image": 5}, "cases_from.image must be a sequence of columns' names, got 5"),

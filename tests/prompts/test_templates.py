@@ -284,6 +284,8 @@ def test_shots_may_be_written_otherwise_than_the_question() -> None:
         (lambda: template("q", chat=1), ContractTypeError, r"template\.chat must be"),  # type: ignore[arg-type]
         (lambda: template("q", shots=ROWS), ContractTypeError, r"template\.shots must be a FewShot"),  # type: ignore[arg-type]
         (lambda: template(doc_to_text="q"), ContractTypeError, r"template has no argument 'doc_to_text'; did you mean text\?"),  # type: ignore[call-arg]
+        (lambda: cases_from("a", refrence="x"), ContractTypeError, "cases_from has no argument 'refrence'; did you mean 'reference'"),  # type: ignore[call-arg]
+        (lambda: cases_from("a.csv", split="test"), ContractTypeError, r"did you mean the files of the split, as in cases_from\("),  # type: ignore[call-arg]
         (lambda: few_shot(ROWS, 1, sede=1), ContractTypeError, r"few_shot has no argument 'sede'; did you mean 'seed'\?"),  # type: ignore[call-arg]
         (lambda: few_shot(ROWS, -1), ContractValueError, r"few_shot\.k must be at least 0"),
         (lambda: few_shot(ROWS, 1, sampler="first"), ContractValueError, r"few_shot\.sampler is 'first'; did you mean 'first_n'\?"),  # type: ignore[arg-type]

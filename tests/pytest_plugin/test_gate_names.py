@@ -90,3 +90,11 @@ def test_else_the_first_case_tells(project: Project, mode: str) -> None:
     )
     assert run.output.count("no score yet for") == run.output.count(told) == 1  # what nothing is near to, the aggregate may give
     assert run.output.index(told) < run.output.index("= evalharness =")
+
+
+def test_the_first_case_tells_of_an_average_of_a_suite_that_is_nearly_one_of_its_scores(project: Project) -> None:
+    mark = "pytestmark = pytest.mark.eval(cases=cases, request=ask, suite='s')\n"
+    gates = "@pytest.mark.gate('s.corect_macro >= 0', 's.correct_micro >= 0', 's.f1_macro >= 0')\n"
+    test = f"{mark}{gates}def test_s(case, generation, score): score(correct=1)\n"
+    told = "no score yet for the gate 's.corect_macro >= 0' of a::test_s; did you mean 's.correct_macro'? its first case recorded: correct"
+    assert f"{told}\n" in project.write(test_a=eval_module(test)).run_inline().output

@@ -33,3 +33,14 @@ def test_each_failed_slice_is_in_every_file(tmp_path: Path) -> None:
     assert "## Slices that failed" in text
     assert "and 8 more" in page
     assert "12 of 12 values of site" in " ".join(terminal_summary(run).split())
+
+
+def test_report_md_lists_a_gate_that_failed_in_one_slice_beside_one_that_failed_in_two(tmp_path: Path) -> None:
+    slices = [{"value": name, "measured": 0.2, "n": 1} for name in "ab"]
+    gates = [
+        {**gate(False, metric=metric, expression=f"{metric}[site=*] >= 0.8", value=0.2, threshold=0.8), "failed_slices": failed}
+        for metric, failed in (("f1", slices), ("acc", slices[:1]))
+    ]
+    text = write_reports(write_run(tmp_path, [row("c", scores={"f1": 0.2})], gates=gates))["report.md"].read_text(encoding="utf-8")
+    table = text.partition("## Slices that failed")[2].partition("## ")[0]
+    assert (table.count("f1"), table.count("acc")) == (2, 1)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evalharness.analysis.comparison.sheets import CaseLine, Sheet, Side, plain_score, sheets_by_engine
 from evalharness.analysis.gate_grammar import Gate, parse_gate
-from evalharness.analysis.gates import DIRECTIONS
+from evalharness.analysis.gates import DIRECTIONS, usual_direction
 from evalharness.analysis.noise import noises_of
 from evalharness.api.checks import refuse_constant
 from evalharness.api.errors import BaselineError, ComparisonError, ConfigError, RecordError
@@ -170,15 +170,20 @@ def _held_down(expression: str) -> str | None:
     return gate.metric if is_low else None
 
 
-def _directions(run: RunFile, tests: Iterable[tuple[str, str]]) -> dict[tuple[str, str, str], str]:
-    """Return the metrics that are not better when higher, as the evals say, else as gates with `<` imply."""
-    directions = {
+def _directions(run: RunFile, sheets: Mapping[tuple[str, str], Sheet]) -> dict[tuple[str, str, str], str]:
+    """Return the metrics that are not better when higher, as the evals say, else as gates with `<` imply, else as their names do."""
+    scored = {(*test, name) for test, sheet in sheets.items() for line in sheet.cases.values() for name in line.scores}
+    computed = {
+        (text_of(each.get("eval")), text_of(each.get("test")), text_of(each.get("metric"))) for each in entries_of(run.get("aggregates"))
+    }
+    directions = {key: way for key in scored | computed if (way := usual_direction(key[2])) != "higher"}
+    directions |= {
         (str(gate.get("eval")), str(gate.get("test")), metric): "lower"
         for gate in entries_of(run.get("gates"))
         if (metric := _held_down(str(gate.get("expression")))) is not None
     }
     declared = {str(entry.get("name")): mapping(entry.get("directions")) for entry in entries_of(run.get("evals"))}
-    for name, test in tests:
+    for name, test in sheets:
         directions |= {(name, test, metric): str(way) for metric, way in declared.get(name, {}).items() if way in DIRECTIONS}
     return directions
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from evalharness.api.errors import ConfigError
+from evalharness.api.errors import ConfigError, RecordError
 from evalharness.cli.completion import RUN
 from evalharness.cli.framework import PATH, RUN_CODES, command, find_run
 from evalharness.config import resolve
@@ -68,7 +68,11 @@ def import_(
     options = {**given, "run_id": given["run_id"] or f"{tool}-{os.urandom(3).hex()}"}
     chosen = {name: str(value) for name, value in options.items() if value is not None}
     run = resolve(chosen, os.environ, project_root(Path.cwd()))
-    read = read_inspect(files) if tool == "inspect" else read_lm_eval(files, tool)
+    try:
+        read = read_inspect(files) if tool == "inspect" else read_lm_eval(files, tool)
+    except RecordError as error:
+        error.helped_by(error.command or "evalharness import --help")
+        raise
     rename_scores(read, map(_pair, renamed))
     if like is not None:
         name_as(read, find_run(like))
