@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from evalharness.analysis.comparison.pairing import check_comparable, coverage_of, paired_cases
-from evalharness.analysis.comparison.sheets import CaseLine, Side, score_of
+from evalharness.analysis.comparison.pairing import Pair, check_comparable, coverage_of, pairs_of
+from evalharness.analysis.comparison.sheets import Side, score_of
 from evalharness.analysis.gate_grammar import Gate
 from evalharness.analysis.gates import confidence_of, shortfall
 from evalharness.analysis.slice_gates import slice_of, slices_text, together
@@ -21,7 +21,6 @@ from evalharness.api.errors import EvalHarnessError, did_you_mean
 from evalharness.api.wording import number_text, part_of
 from evalharness.runs.schema import GateVerdict
 
-Pair = tuple[CaseLine, CaseLine]
 _DECIMALS = 12
 """Of differences: 0.6 - 0.54 must not exceed 0.06."""
 
@@ -46,7 +45,7 @@ def judge_change(gate: Gate, base: Side, candidate: Side, aggregates: Mapping[st
         return _without_value(gate, number, base, f"only {part_of(coverage.num_paired, number, 'case')} could be paired with the baseline")
     noises = [side.noise[place] for side in (base, candidate) if (place := (*key, gate.metric)) in side.noise]
     noises = noises * 2 if len(noises) == 1 else noises
-    pairs = [(base.sheets[key].cases[case_id], sheet.cases[case_id]) for case_id in paired_cases(base.sheets[key], sheet)]
+    pairs = list(pairs_of(base, candidate, key).values())
     if not gate.tag:
         return {**_verdict(gate, pairs, noises, 1), "baseline": base.label}
     slices: dict[str, list[Pair]] = {}

@@ -66,7 +66,7 @@ _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 _ADVICE = {
     r"^\s*[\w.]+,[\w-]+\s*[<>=]": "a comma is no part of a name; scores are named as the test records them",
     r"\)\s*\[": "write the slice beside the metric: low(metric[tag=value])",
-    r"\]\s*\[": "slices are those of one tag; give cases a tag that joins two",
+    r"\]\s*\[": "a slice is of one tag; give the cases a tag that joins both",
     r"\[[^~\[\]]*\]": "name a tag: [tag=value], or [tag=*] for each of its values",
     r"[<>]\s+=": "write >= and <= without a space",
     r"\b(?:and|or)\b|&|[<>=].*[^<>=].*[<>]": "give two conditions as two gates: gate('metric >= 0.5', 'metric <= 0.9')",

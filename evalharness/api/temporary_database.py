@@ -27,5 +27,5 @@ def room_on_disk() -> Iterator[None]:
     """Raise `ConfigError` where the database cannot be written; it says how to name another place."""
     try:
         yield
-    except sqlite3.Error as error:
+    except sqlite3.OperationalError as error:
         raise no_room(error) from error

@@ -151,8 +151,13 @@ def _ids(samples: Sequence[Sample], column: str | None) -> Iterator[str]:
         wanted = sample.id if column is None else text_of(column_of(sample, column))
         name = printable(" ".join(wanted.split())).replace("::", ":").encode("ascii", "backslashreplace").decode("ascii")
         name = name if 0 < len(name) <= _MAX_ID_CHARS else f"{name[:80]}~{sha256_of(wanted)[:12]}"
-        seen[name] = seen.get(name, 0) + 1
-        yield name if seen[name] == 1 else f"{name}~{seen[name]}"
+        number = seen.get(name, 0) + 1
+        while number > 1 and f"{name}~{number}" in seen:
+            number += 1
+        seen[name] = number
+        unique = name if number == 1 else f"{name}~{number}"
+        seen.setdefault(unique, 1)
+        yield unique
 
 
 def write_run(read: Imported, run: RunConfig, *, column: str | None, tags: Sequence[str], gates: Sequence[str]) -> RunFile:

@@ -49,10 +49,10 @@ def name_as(read: Imported, run_dir: Path) -> None:
     """
     known = dict(_known(run_dir))
     tasks: dict[str, Task] = {}
-    for task in read.tasks:
-        asked = [_asked_of(sample) for sample in task.samples]
-        times = Counter(asked)
-        found = [known.get(each) if times[each] == 1 else None for each in asked]
+    asked = [[_asked_of(sample) for sample in task.samples] for task in read.tasks]
+    times = Counter(each for part in asked for each in part)
+    for task, part in zip(read.tasks, asked, strict=True):
+        found = [known.get(each) if times[each] == 1 else None for each in part]
         places = Counter((case.eval, case.test) for case in found if case)
         (name, test), num = places.most_common(1)[0] if places else ((task.name, task.test), 0)
         if name in tasks and tasks[name].test != test:
@@ -64,7 +64,7 @@ def name_as(read: Imported, run_dir: Path) -> None:
             read.notices.append(f"{num} of {len(task.samples)} samples of {task.name} are {where}: the others ask something else")
         tasks[name] = _joined(tasks.get(name), replace(task, name=name, test=test), task.name)
     if not any(sample.case for task in tasks.values() for sample in task.samples):
-        first = next((each for task in read.tasks for each in map(_asked_of, task.samples)), ("",))
+        first = next((each for part in asked for each in part), ("",))
         raise ConfigError(
             f"no sample asks what a case of {run_dir.name} asks, so nothing proves that they are the same cases{_apart(first, known)}; "
             "ask the same, or import it without --like"

@@ -28,24 +28,9 @@ _ROWS_AT_ONCE = 1000
 _IN_FILE = re.compile(r'in file "(.+?)"')
 _READING = ("SELECT",)
 """Not EXPLAIN: with ANALYZE it runs what it explains, a COPY over the runs' files too."""
-_TEXT = dict.fromkeys(
-    (
-        "run_id",
-        "eval",
-        "test",
-        "case_id",
-        "engine",
-        "checkpoint",
-        "backend",
-        "outcome",
-        "problem",
-        "cause",
-        "nodeid",
-        "worker",
-        "started_at",
-    ),
-    "VARCHAR",
-)
+_TEXT = dict.fromkeys((
+    "run_id", "eval", "test", "case_id", "engine", "checkpoint", "backend", "outcome", "problem", "cause", "nodeid", "worker", "started_at",
+), "VARCHAR")  # fmt: skip
 _GENERATION = "STRUCT(text VARCHAR, prompt_text VARCHAR, finish_reason VARCHAR, num_prompt_tokens BIGINT, num_completion_tokens BIGINT)"
 _OF_SAMPLES: Mapping[str, str] = {
     **_TEXT,

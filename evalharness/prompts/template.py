@@ -96,8 +96,10 @@ class Template:
     def ask_target(self, case: Case) -> ScoringRequest:
         """Score the target of a case behind its prompt, and whether greedy decoding gives it: an eval's `request`."""
         target = self.target_of(case)
+        if isinstance(target, int):
+            target = str(target) if self.choices is None else self.choices_of(case)[target]
         if not isinstance(target, str):
-            raise ConfigError(f"a target that is scored must be one text, got {target!r}; use ask_choices for choices")
+            raise ConfigError(f"a target that is scored must be one text, got {target!r}; take one of them in the template")
         return ScoringRequest(self(case), self._delimiter_of(case) + target, join="text", greedy=True)
 
     def _delimiter_of(self, case: Case) -> str:

@@ -75,7 +75,7 @@ class TestParsing:
             ("valid >= 0.9 and f1 >= 1", "give two conditions as two gates"),
             ("valid[*] >= 1", "name a tag: [tag=value], or [tag=*] for each of its values"),
             ("valid[site:a] >= 1", "name a tag: [tag=value]"),
-            ("valid[a=b][c=d] >= 1", "slices are those of one tag"),
+            ("valid[a=b][c=d] >= 1", "a slice is of one tag"),
             ("low(valid)[a=b] >= 1", "write the slice beside the metric: low(metric[tag=value])"),
             ("acc,none >= 0.5", "a comma is no part of a name"),
             ("valid >= 1e400", "its number is too large"),

@@ -176,7 +176,7 @@ def test_what_is_misspelt_is_refused(reports: Path, capsys: pytest.CaptureFixtur
 
 
 def test_ids_and_texts_are_hostile(reports: Path) -> None:
-    ids = ["a::b", "a:b", "\x1b[2J\u202e", "x" * 500, "", "统"]
+    ids = ["a::b", "a:b", "a:b~2", "b~2", "b", " b", "\x1b[2J\u202e", "x" * 500, "", "统"]
     lines = [{**generated(0, "none", 1.0, "<script>\x1b]0;\x07"), "doc_id": name} for name in ids]
     lines[1]["doc"] = {"deep": json.loads("[" * 150 + "]" * 150), "nan": float("nan")}
     run_dir = run_import("lm-eval", write_lm_eval(Path("out"), {"gsm": lines}))

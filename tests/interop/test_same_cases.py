@@ -9,6 +9,8 @@ import pytest
 
 from evalharness.analysis.comparison.compare import compare
 from evalharness.analysis.comparison.sides import read_side
+from evalharness.analysis.drop_gates import judge_change
+from evalharness.analysis.gate_grammar import parse_gate
 from evalharness.api.errors import ComparisonError
 from evalharness.cli import main
 from evalharness.runs.run_file import read_run, read_samples
@@ -47,7 +49,8 @@ def imported(tasks: dict[str, list[dict[str, Any]]], like: list[dict[str, Any]],
 
 def test_a_run_of_lm_eval_is_compared_with_one_of_ours_case_by_case(project: Path) -> None:
     theirs = [generated(number, "none", 1.0) for number in range(4)]
-    rows = imported({"gsm": theirs}, [ours(number) for number in range(4)], "--score", "exact_match=exact")
+    own = [ours(0), ours(1), ours(2), ours(3, outcome="miss")]  # of equal scores lm-eval's is a pass
+    rows = imported({"gsm": theirs}, own, "--score", "exact_match=exact")
     assert [(row["eval"], row["test"], row["tags"], row["group"]) for row in rows.values()] == [
         ("sums", "test_sum", {"set": "sums"}, f"g{number % 2}") for number in range(4)
     ]
@@ -56,7 +59,13 @@ def test_a_run_of_lm_eval_is_compared_with_one_of_ours_case_by_case(project: Pat
     assert (changes["exact"].num_up, changes["exact"].num_down) == (2, 0)
     assert "length_rate" not in changes  # lm-eval does not say how an answer ended
     assert "pass_rate" not in changes  # nor has it our test's rule
+    assert [(case.case_id, case.direction, case.has_flipped) for case in comparison.cases] == [
+        ("sum-0", "better", False),
+        ("sum-2", "better", False),
+    ]
     assert not [difference.field for difference in comparison.differences if difference.is_grave]
+    gate = judge_change(parse_gate("drop(pass_rate) <= 1"), comparison.base, comparison.candidate, {}, anyway=False)
+    assert gate["reason"].startswith("no case has 'pass_rate' on both sides")
 
 
 def test_choices_are_the_same_only_with_the_same_responses(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,6 +85,11 @@ def test_what_several_ask_proves_nothing_and_other_samples_keep_a_name_of_their_
     same = {**ours(1), "case_id": "sum-1b"}
     assert list(imported({"gsm": theirs}, [ours(0), ours(1), same, ours(2)])) == ["sum-0", "gsm-1", "gsm-2", "gsm-3"]
     assert "1 of 4 samples of gsm are cases of sums::test_sum in own" in read_run(Path("reports/theirs"))["notices"][1]
+
+
+def test_what_two_tasks_ask_proves_nothing_either(project: Path) -> None:
+    tasks = {"gsm": [generated(number, "none", 1.0) for number in (0, 1)], "other": [generated(0, "none", 0.0)]}
+    assert list(imported(tasks, [ours(0), ours(1)])) == ["gsm-0", "sum-1", "other-0"]
 
 
 def test_tasks_that_are_one_eval_of_ours_become_one(project: Path) -> None:

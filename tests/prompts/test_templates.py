@@ -190,7 +190,10 @@ def test_a_target_is_scored_behind_the_prompt_as_one_text() -> None:
     row = {"text": "The sky is blue", "all": ["a", "b"]}
     made = template("{{text.rpartition(' ')[0]}}", target="{{text.rpartition(' ')[2]}}")
     assert made.ask_target(case(row)) == ScoringRequest(CompletionRequest("The sky is"), " blue", join="text", greedy=True)
-    with pytest.raises(ConfigError, match=r"must be one text, got \['a', 'b'\]; use ask_choices"):
+    numbered = case({"text": "1 + 1 =", "sum": 2, "place": 0})
+    assert template("{{text}}", target="sum").ask_target(numbered).response == " 2"
+    assert template("{{text}}", target="place", choices="{{['two', 'one']}}").ask_target(numbered).response == " two"
+    with pytest.raises(ConfigError, match=r"must be one text, got \['a', 'b'\]; take one of them"):
         template("{{text}}", target="all").ask_target(case(row))
 
 

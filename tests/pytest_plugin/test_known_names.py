@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,7 @@ FILTERS = {"strict": first_match("#"), "flexible": last_number()}
 FIELDS = ("title", "year")
 PREFIX = ""
 NAMES = ["a"]
+HANDED_ON = {"a": 1.0}
 FILLED_LATER: dict[str, float] = {}
 
 
@@ -53,6 +55,24 @@ class Checked:
 
     def __post_init__(self) -> None:
         self.scores["checked"] = 1.0
+
+
+@dataclass
+class Counted:
+    scores: dict[str, float]
+
+    def __eq__(self, other: object) -> bool:
+        self.scores["compared"] = 1.0
+        return False
+
+
+class Proxy:
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise RuntimeError("there is nothing behind it yet")
+
+
+PROXY: Any = Proxy()
 
 
 class Free:
@@ -93,6 +113,10 @@ def fill(scores: dict[str, float]) -> None:
 
 
 def returned(scores: dict[str, float]) -> dict[str, float]:
+    return scores
+
+
+def kept(scores: dict[str, float] = {"a": 1.0}) -> dict[str, float]:  # noqa: B006
     return scores
 
 
@@ -329,8 +353,92 @@ def rebound_within(generation: Any, score: Any) -> None:
     score(**scores)
 
 
+def changed_by_what_a_function_returns(generation: Any, score: Any) -> None:
+    scores = {"a": 1.0}
+    returned(scores)["b"] = 1.0
+    score(**scores)
+
+
+def changed_by_a_method_that_is_handed_on(generation: Any, score: Any) -> None:
+    scores = {"a": 1.0}
+    list(map(scores.update, [{"b": 1.0}]))
+    score(**scores)
+
+
+def changed_by_a_method_with_a_name(generation: Any, score: Any) -> None:
+    scores = {"a": 1.0}
+    add = scores.update
+    add(b=1.0)
+    score(**scores)
+
+
+def changed_through_a_default(generation: Any, score: Any) -> None:
+    scores = {"a": 1.0}
+
+    def more(scores: dict[str, float] = scores) -> None:
+        scores["b"] = 1.0
+
+    more()
+    score(**scores)
+
+
+def changed_in_a_loop_over_values(generation: Any, score: Any) -> None:
+    parts = {"part": {"a": 1.0}}
+    [fill(scores) for scores in parts.values()]
+    score(**parts["part"])
+
+
+def changed_when_it_is_compared(generation: Any, score: Any) -> None:
+    counted = Counted({"a": 1.0})
+    score(same=counted == 1, **counted.scores)
+
+
+def of_two_targets(generation: Any, score: Any) -> None:
+    scores = more = {"a": 1.0}
+    more["b"] = 1.0
+    score(**scores)
+
+
+def of_the_last_of_several(generation: Any, score: Any) -> None:
+    *_, scores = {"a": 1.0}, {"b": 1.0}, {"c": 1.0}
+    score(**scores)
+
+
+def of_a_global_that_is_handed_on(generation: Any, score: Any) -> None:
+    fill(HANDED_ON)
+    score(**HANDED_ON)
+
+
+def of_a_default_that_is_kept(generation: Any, score: Any) -> None:
+    kept()["b"] = 1.0
+    score(**kept())
+
+
+def of_an_object_that_cannot_be_looked_at(generation: Any, score: Any) -> None:
+    score(**PROXY)
+
+
+def in_a_text(generation: Any, score: Any) -> None:
+    eval("score(a=1)")
+
+
+def by_what_a_function_returns(generation: Any, score: Any) -> None:
+    note: Any = returned(score)
+    note(a=1)
+
+
+def in_a_default(generation: Any, score: Any) -> None:
+    (lambda note=score: note(a=1))()
+
+
+def with_fixtures_of_another(*arguments: Any) -> None: ...
+
+
 def unbounded(generation: Any, score: Any) -> None:
     unbounded(generation, score)
+
+
+setattr(with_fixtures_of_another, "__signature__", inspect.signature(nothing))  # noqa: B010
 
 
 @pytest.mark.parametrize(
@@ -358,6 +466,21 @@ def unbounded(generation: Any, score: Any) -> None:
         changed_through_what_holds_it,
         changed_through_what_is_returned,
         rebound_within,
+        changed_by_what_a_function_returns,
+        changed_by_a_method_that_is_handed_on,
+        changed_by_a_method_with_a_name,
+        changed_through_a_default,
+        changed_in_a_loop_over_values,
+        changed_when_it_is_compared,
+        of_two_targets,
+        of_the_last_of_several,
+        of_a_global_that_is_handed_on,
+        of_a_default_that_is_kept,
+        of_an_object_that_cannot_be_looked_at,
+        in_a_text,
+        by_what_a_function_returns,
+        in_a_default,
+        with_fixtures_of_another,
         functools.wraps(nothing)(lambda *arguments: None),
         unbounded,
     ],
@@ -371,17 +494,6 @@ def test_where_code_leaves_a_doubt_there_are_no_names(test: Any) -> None:
 
 def by_engine(rows: Mapping[str, Sequence[Any]], engines: Any) -> dict[str, dict[str, float]]:
     return {engine: {"same": 1.0} for engine in rows}
-
-
-@dataclass(frozen=True)
-class Averages:
-    names: tuple[str, ...]
-
-    def __call__(self, rows: Sequence[Any]) -> dict[str, float]:
-        return self.of_rows(rows)
-
-    def of_rows(self, rows: Sequence[Any]) -> dict[str, float]:
-        return {f"{name}_mean": 1.0 for name in self.names}
 
 
 def by_class(rows: Sequence[Any]) -> dict[str, float]:
@@ -398,11 +510,10 @@ def by_class(rows: Sequence[Any]) -> dict[str, float]:
         (lambda rows: {"total": len(rows)}, {"total"}),
         *[(lambda rows: {"a": 1}, {"a"}), (lambda cases: {"b": 1}, {"b"}), (lambda lines: {"c": 1}, None), (lambda lines: {"d": 1}, None)],
         (by_class, {"f1_*"}),
-        (Averages(("acc", "f1")), {"acc_mean", "f1_mean"}),
-        (Averages(("acc",)).of_rows, {"acc_mean"}),
+        (Judged("", {}).scored, None),
         (len, None),
     ],
-    ids=["all of several", "translation", "perplexity", "no mapping", "lambda", *"abcd", "by class", "object", "method", "built in"],
+    ids=["all of several", "translation", "perplexity", "no mapping", "lambda", *"abcd", "by class", "method", "built in"],
 )
 def test_names_of_aggregates(function: Any, names: set[str] | None) -> None:
     assert names_returned(function) == names

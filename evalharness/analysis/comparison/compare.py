@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from evalharness.analysis.comparison.pairing import Coverage, Difference, is_imported, paired_cases, pairing
-from evalharness.analysis.comparison.sheets import CaseLine, Score, Sheet, Side, domains_apart, mark_of, score_of
+from evalharness.analysis.comparison.pairing import Coverage, Difference, Pair, pairing, pairs_of, pass_alike
+from evalharness.analysis.comparison.sheets import CaseLine, Score, Side, domains_apart, mark_of, score_of
 from evalharness.analysis.statistics.intervals import DEFAULT_SEED
 from evalharness.analysis.statistics.noise import Noise, detectable_over, floor_of
 from evalharness.analysis.statistics.paired import LEVEL, PairedChange, detectable_difference, holm, paired_changes, smallest_p
@@ -64,11 +64,8 @@ class CaseChange(NamedTuple):
     base: CaseLine
     candidate: CaseLine
     scores: tuple[tuple[str, float | None, float | None], ...]
-
-    @property
-    def has_flipped(self) -> bool:
-        """Whether it passes on one side only."""
-        return (self.base.outcome == "pass") != (self.candidate.outcome == "pass")
+    has_flipped: bool
+    """Whether it passes on one side only; False where another tool judged one side, by a rule of its own."""
 
 
 @dataclass(frozen=True)
@@ -127,33 +124,23 @@ def compare(
     """
     common, all_differences, coverage = pairing(base, candidate, anyway=anyway, go_on=go_on)
     directions = {**base.directions, **candidate.directions}
-    left_out = ("pass_rate",) if is_imported(base) != is_imported(candidate) else ()
     metrics: list[MetricChange] = []
     slices: list[MetricChange] = []
     cases: list[CaseChange] = []
     for key in common:
-        lines = [
-            (_without(base.sheets[key].cases[case_id], left_out), _without(candidate.sheets[key].cases[case_id], left_out))
-            for case_id in paired_cases(base.sheets[key], candidate.sheets[key])
-        ]
+        pairs = pairs_of(base, candidate, key)
+        lines = list(pairs.values())
         ways = {name: way for (*where, name), way in directions.items() if tuple(where) == key}
         ways |= dict.fromkeys((*LOWER_IS_BETTER, *lower_is_better), "lower")
         question = _Test(*key, ways, frozenset(only), seed)
         metrics += _changes(question, ("", ""), lines)
         slices += _slices(question, lines)
-        cases += _cases(base.sheets[key], candidate.sheets[key], ways)
+        cases += _cases(question, pairs, is_one_rule=pass_alike(base, candidate))
     noise = partial(_noises, base, candidate)
     judged, num_tests = _judged(metrics, noise, num_families, level)
     judged_slices, num_slice_tests = _judged(slices, noise, num_families, level)
     cases.sort(key=_worst_first)
     return Comparison(base, candidate, all_differences, coverage, judged, judged_slices, cases, num_tests, num_slice_tests, seed)
-
-
-def _without(line: CaseLine, names: Collection[str]) -> CaseLine:
-    return line._replace(scores={name: value for name, value in line.scores.items() if name not in names}) if names else line
-
-
-Pair = tuple[CaseLine, CaseLine]
 
 
 class _Test(NamedTuple):
@@ -247,22 +234,22 @@ def _with_verdict(
     return replace(change, p_corrected=p_corrected, detectable=detectable, floor=floor, verdict=verdict)
 
 
-def _cases(base: Sheet, candidate: Sheet, directions: Mapping[str, str]) -> Iterator[CaseChange]:
-    """Yield every judged case whose outcome or scores differ, counts left out."""
-    for case_id in paired_cases(base, candidate):
-        before, after = base.cases[case_id], candidate.cases[case_id]
+def _cases(question: _Test, pairs: Mapping[str, Pair], *, is_one_rule: bool) -> Iterator[CaseChange]:
+    """Yield every judged case whose scores differ, counts left out, or its outcome where one rule decides on both sides."""
+    for case_id, (before, after) in pairs.items():
         names = dict.fromkeys([*after.scores, *before.scores])
         scores = [(name, before.scores.get(name), after.scores.get(name)) for name in names]
         changed = tuple(score for score in scores if score[1] != score[2])
-        signs = {_sign(low, high, directions.get(name, "higher")) for name, low, high in changed if not name.startswith("num_")} - {0}
-        flipped = (before.outcome == "pass") != (after.outcome == "pass")
-        if flipped:
+        ways = question.directions
+        signs = {_sign(low, high, ways.get(name, "higher")) for name, low, high in changed if not name.startswith("num_")} - {0}
+        has_flipped = is_one_rule and (before.outcome == "pass") != (after.outcome == "pass")
+        if has_flipped:
             direction = "better" if after.outcome == "pass" else "worse"
         elif signs:
             direction = "mixed" if len(signs) > 1 else "better" if signs == {1} else "worse"
         else:
             continue
-        yield CaseChange(candidate.eval, candidate.test, case_id, direction, before, after, changed)
+        yield CaseChange(question.eval, question.test, case_id, direction, before, after, changed, has_flipped)
 
 
 def _sign(before: float | None, after: float | None, direction: str) -> int:

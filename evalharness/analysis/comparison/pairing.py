@@ -24,6 +24,10 @@ SAME_TEXT_CASES = 3
 _MAX_VALUE_CHARS = 80
 
 
+Pair = tuple[CaseLine, CaseLine]
+"""One case of the base and of the candidate."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """One field that differs. `is_grave`: the numbers then answer different questions, so the comparison is refused."""
@@ -47,6 +51,24 @@ class Coverage:
 def is_imported(side: Side) -> bool:
     """Return whether another tool judged the cases: it has scores in common with a test of ours, but passes cases by a rule of its own."""
     return side.circumstances.get("backend") in IMPORTED_FROM
+
+
+def pass_alike(base: Side, candidate: Side) -> bool:
+    """Return whether one rule says on both sides which cases pass."""
+    return is_imported(base) == is_imported(candidate)
+
+
+def pairs_of(base: Side, candidate: Side, key: tuple[str, str]) -> dict[str, Pair]:
+    """Return a test's cases that both sides judged, by id in the candidate's order; without `pass_rate` unless they pass alike."""
+    before, after = base.sheets[key], candidate.sheets[key]
+    pairs = {case_id: (before.cases[case_id], after.cases[case_id]) for case_id in paired_cases(before, after)}
+    if pass_alike(base, candidate):
+        return pairs
+    return {case_id: (_without_pass_rate(one), _without_pass_rate(other)) for case_id, (one, other) in pairs.items()}
+
+
+def _without_pass_rate(line: CaseLine) -> CaseLine:
+    return line._replace(scores={name: value for name, value in line.scores.items() if name != "pass_rate"})
 
 
 def paired_cases(base: Sheet, candidate: Sheet) -> list[str]:
@@ -81,7 +103,7 @@ def differences(base: Side, candidate: Side) -> list[Difference]:
             all_differences.append(Difference("stopped when certain", text, True))
     all_differences += _of_facts(_shown(base, candidate), _shown(candidate, base), is_grave=False)
     all_differences += _of_weights(base, candidate)
-    if is_imported(base) != is_imported(candidate):
+    if not pass_alike(base, candidate):
         all_differences.append(Difference("judging", "pass_rate is not compared: another tool passes cases by a rule of its own", False))
     for side, other in ((base, candidate), (candidate, base)):
         for eval_name, test in side.sheets:

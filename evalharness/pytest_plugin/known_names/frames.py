@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import functools
 import inspect
+import sysconfig
 import types
 from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evalharness.pytest_plugin.known_names.uses import READING, Function, Uses, names_of_arguments, uses_of
+from evalharness.pytest_plugin.known_names.uses import Function, Uses, names_of_arguments, uses_of
 from evalharness.pytest_plugin.known_names.values import (
     ANY,
     MOST_ELEMENTS,
@@ -30,94 +32,85 @@ class Frame:
     """Where names are looked up: those of a function, and within it those of a comprehension, then those around."""
 
     def __init__(self, function: types.FunctionType, uses: Uses, bound: Mapping[str, Lazy]) -> None:
-        self.function, self.uses, self.bound = function, uses, bound
+        self.function, self.uses = function, uses
         self.of_comprehension: Mapping[str, Lazy] = {}
         self.found: dict[str, Values] = {}
         self.trusted: frozenset[str] = frozenset()
         """Functions that change nothing that they get."""
+        self.bound = {**dict.fromkeys(names_of_arguments(uses.function), anything), **bound}
+        self._file = _file_of(function)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        closure = {name: cell.cell_contents if _is_filled(cell) else _EMPTY for name, cell in cells}
+        closure = {name: _content(cell) for name, cell in cells}
         self._around = ChainMap(closure, function.__globals__, vars(builtins))
-
-    @classmethod
-    def of(cls, function: Any, bound: Mapping[str, Lazy] = types.MappingProxyType({})) -> Frame | None:
-        """Return the frame of a function, None where its source is not there or it is none that can be read."""
-        uses = source_of(function)
-        return None if uses is None else cls(function, uses, {**dict.fromkeys(names_of_arguments(uses.function), anything), **bound})
 
     def round(self, bound: Mapping[str, Lazy]) -> Frame:
         """Return the frame of a round of a comprehension."""
-        inner = Frame(self.function, self.uses, self.bound)
-        inner.found, inner.trusted, inner.of_comprehension = self.found, self.trusted, {**self.of_comprehension, **bound}
+        inner = copy.copy(self)
+        inner.of_comprehension = {**self.of_comprehension, **bound}
         return inner
 
     def outside(self, name: str) -> Values:
         """Return the object around the function that has a name, where it stays as it is."""
         known = self._around.get(name, _EMPTY)
-        file = _file_of(self.function)
-        if known is _EMPTY or file is None or name in file.rebound:
+        file = self._file
+        if known is _EMPTY or file is None or name in file.rebound or "globals" in file.names:
             return ANY
-        is_only_read = (
-            type(known) in (dict, list, set) and 0 < len(known) <= MOST_ELEMENTS and self._is_only_read(name, known, file)
-        )  # an empty one is filled later
-        return (value_of(known),) if is_settled(known) or is_only_read else ANY
+        may_be = type(known) in (dict, list, set) and 0 < len(known) <= MOST_ELEMENTS  # an empty one is filled later
+        return (value_of(known),) if is_settled(known) or (may_be and self._is_only_read(name, known, file)) else ANY
 
     def _is_only_read(self, name: str, known: Any, file: _File) -> bool:
         """Return whether a file does no more with a list or dict of its own than to read it."""
         settled = map(is_settled, [*known, *known.values()] if isinstance(known, dict) else known)
         is_own = known is self.function.__globals__.get(name) and name not in file.imported
-        return is_ours(self.function) or (is_own and all(settled) and all(self._reads(*use, file) for use in file.uses_of(name)))
+        return is_ours(self.function) or (is_own and all(settled) and all(self._reads(use, file) for use in file.names[name]))
 
-    def _reads(self, node: ast.AST, parent: ast.AST | None, outer: ast.AST | None, file: _File) -> bool:
+    def _reads(self, node: ast.Name, file: _File) -> bool:
+        parent = file.parents[node]
         if isinstance(parent, ast.keyword) and parent.arg is not None:
-            parent = outer
+            parent = file.parents[parent]
         if isinstance(parent, ast.Call):
-            return changes_nothing(self._resolved(parent.func, file)) and not any(each.arg == "key" for each in parent.keywords)
+            called = self._around.get(parent.func.id) if isinstance(parent.func, ast.Name) and parent.func.id not in file.bound else None
+            return changes_nothing(called) and not any(each.arg == "key" for each in parent.keywords)
+        if isinstance(parent, (ast.Assign, ast.AnnAssign)):
+            return not isinstance(node.ctx, ast.Load)
         if isinstance(parent, ast.Attribute):
-            return parent.attr in READING - {"pop"} and isinstance(outer, ast.Call) and outer.func is parent
-        if isinstance(parent, ast.Assign):
-            return node in parent.targets
+            return parent.attr in ("items", "keys", "values") and isinstance(file.parents[parent], ast.Call)
         if isinstance(parent, ast.Subscript):
             return isinstance(parent.ctx, ast.Load)
-        return isinstance(parent, (ast.comprehension, ast.For, ast.Compare, ast.Starred, ast.keyword, ast.AnnAssign))
-
-    def _resolved(self, node: ast.AST, file: _File) -> Any:
-        """Return the object that a dotted name stands for wherever it is in the file."""
-        if isinstance(node, ast.Attribute):
-            owner = self._resolved(node.value, file)
-            return vars(owner).get(node.attr) if isinstance(owner, types.ModuleType) else None
-        return self._around.get(node.id) if isinstance(node, ast.Name) and node.id not in file.bound else None
+        return isinstance(parent, (ast.comprehension, ast.For, ast.Compare, ast.Starred, ast.keyword))
 
 
 _EMPTY = object()
+_INSTALLED = tuple(sysconfig.get_path(each) for each in ("stdlib", "purelib", "platlib"))
+_MOST_BYTES = 200_000
 
 
-def _is_filled(cell: types.CellType) -> bool:
+def _content(cell: types.CellType) -> Any:
     try:
-        return cell.cell_contents is not cell
+        return cell.cell_contents
     except ValueError:
-        return False
+        return _EMPTY
 
 
 class _File:
     """The functions of a file by name and first line, as their code has it, and what it does with its own names."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *_facts: int) -> None:
         self.functions: dict[tuple[str, int], list[Function]] = {}
         self.rebound: set[str] = set()
         """Names that functions give to other objects."""
         self.imported: set[str] = set()
         self.bound: set[str] = set()
         """Names that stand for something anywhere but by `def`, `class` and `import`."""
-        self._parents: dict[ast.AST, ast.AST] = {}
-        self._names: dict[str, list[ast.Name]] = {}
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.names: dict[str, list[ast.Name]] = {}
         waiting: list[ast.AST] = [ast.parse(Path(path).read_bytes())]
         for node in waiting:
             children = [*ast.iter_child_nodes(node)]
-            self._parents.update(dict.fromkeys(children, node))
+            self.parents.update(dict.fromkeys(children, node))
             waiting += children
             if isinstance(node, ast.Name):
-                self._names.setdefault(node.id, []).append(node)
+                self.names.setdefault(node.id, []).append(node)
                 if not isinstance(node.ctx, ast.Load):
                     self.bound.add(node.id)
             elif isinstance(node, ast.arg):
@@ -132,27 +125,21 @@ class _File:
             elif isinstance(node, ast.alias):
                 self.imported.add(node.asname or node.name)
 
-    def uses_of(self, name: str) -> list[tuple[ast.AST, ast.AST | None, ast.AST | None]]:
-        """Return all uses of a name, each with the two nodes around it."""
-        parents = [(node, self._parents.get(node)) for node in self._names.get(name, [])]
-        return [(node, parent, None if parent is None else self._parents.get(parent)) for node, parent in parents]
-
 
 def _file_of(function: types.FunctionType) -> _File | None:
     path = function.__code__.co_filename
     if function.__globals__.get("__file__") != path:
         return None  # the code may be that of another version of the file
+    if path.startswith(_INSTALLED) and not is_ours(function):
+        return None  # such files are many and long
     try:
         facts = Path(path).stat()
-        return _read(path, facts.st_mtime_ns, facts.st_size)
+        return _read(path, facts.st_mtime_ns, facts.st_size) if facts.st_size <= _MOST_BYTES else None
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-@functools.lru_cache(maxsize=64)
-def _read(path: str, mtime_ns: int, num_bytes: int) -> _File | None:
-    file = _File(path)
-    return None if file.uses_of("globals") else file
+_read = functools.lru_cache(maxsize=64)(_File)
 
 
 def source_of(function: Any) -> Uses | None:
@@ -165,5 +152,5 @@ def source_of(function: Any) -> Uses | None:
     file = _file_of(function)
     found = [] if file is None else file.functions.get((code.co_name, code.co_firstlineno), [])
     found = [node for node in found if names_of_arguments(node) == code.co_varnames[: len(names_of_arguments(node))]]
-    uses = uses_of(found[0]) if len({*map(ast.dump, found)}) == 1 else None  # lambdas may share a line
-    return None if uses is None or uses.is_opaque else uses
+    is_clear = len(found) == 1 or len({*map(ast.dump, found)}) == 1  # lambdas may share a line
+    return uses_of(found[0]) if is_clear and not uses_of(found[0]).is_opaque else None

@@ -11,15 +11,17 @@ import ast
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from evalharness.pytest_plugin.known_names.frames import Frame, source_of
-from evalharness.pytest_plugin.known_names.uses import Binding, names_in
+from evalharness.pytest_plugin.known_names.uses import Binding, Uses, names_in
 from evalharness.pytest_plugin.known_names.values import (
     ANY,
     MOST_ELEMENTS,
     Anything,
+    Arguments,
     Dict,
     Items,
     Known,
@@ -35,7 +37,6 @@ from evalharness.pytest_plugin.known_names.values import (
     changes_nothing,
     declared,
     fields_of,
-    is_frozen,
     is_ours,
     is_settled,
     made,
@@ -44,21 +45,16 @@ from evalharness.pytest_plugin.known_names.values import (
     value_of,
 )
 
-_MAX_STEPS, _MAX_DEPTH = 5000, 30
+_MAX_STEPS = 5000
 _OF_A_CALL = 10
 """Steps that looking into a function counts for."""
 _FROM_KEYS = vars(dict)["fromkeys"]
-_BUILT_IN_TYPES = (type, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 _BUILT_IN = (list, tuple, set, frozenset, sorted, reversed, zip, _FROM_KEYS)
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ClassMethodDescriptorType, types.ModuleType)
 
 
 class Unclear(Exception):
-    """The code does not tell."""
-
-
-class GaveUp(Exception):
-    """It would take too long to tell."""
+    """The code does not tell, or it would take too long."""
 
 
 class Reader:
@@ -66,7 +62,6 @@ class Reader:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._depth = 0
 
     # What is asked of values
 
@@ -83,10 +78,8 @@ class Reader:
         """Return what the elements of a sequence, or the keys of a mapping, may be."""
         found: list[Lazy] = []
         for value in values:
-            if isinstance(value, Items):
-                found += value.elements
-            else:
-                found += _keys_of(value)
+            keys = [always((Text(key),)) for key in sorted(value.keys)] if isinstance(value, Dict) else [anything]
+            found += value.elements if isinstance(value, Items) else keys
         return found if len(found) <= MOST_ELEMENTS else [anything]
 
     def elements_of_dict(self, value: Value) -> Values:
@@ -97,25 +90,21 @@ class Reader:
         """Return what an attribute may be; data only where nobody changes it."""
         if isinstance(value, Made) and name in value.fields:
             return value.fields[name]()
-        if not isinstance(value, (Known, Made)):
-            return ANY
         known = value.value if isinstance(value, Known) else None
         if isinstance(known, types.ModuleType):
             return _told(vars(known).get(name), known)
-        if is_frozen(known) and name in vars(known):
-            return (value_of(vars(known)[name]),) if is_settled(vars(known)[name]) else ANY
-        of = value.of if isinstance(value, Made) else known if isinstance(known, type) else type(known)
+        of = value.of if isinstance(value, Made) else known
+        if not isinstance(of, type):
+            return ANY
         held = inspect.getattr_static(of, name, None)
-        if isinstance(held, staticmethod):
-            return (Known(held.__func__),)
         if isinstance(held, classmethod):
             return (Method(cast("types.FunctionType", held.__func__), Known(of)),)
-        if of is known:
-            return _told(held, known)
+        if isinstance(held, staticmethod) or of is known:
+            return _told(held.__func__ if isinstance(held, staticmethod) else held, of)
         if isinstance(held, types.FunctionType):
             return (Method(held, value),)
         read = held.fget if isinstance(held, property) else held.func if isinstance(held, functools.cached_property) else None
-        return ANY if read is None else self._returned(read, [always((value,))], {}, is_complete=True)
+        return ANY if read is None else self._returned(read, Arguments([always((value,))]))
 
     # Expressions
 
@@ -129,7 +118,7 @@ class Reader:
     def _count(self, steps: int) -> None:
         self._steps += steps
         if self._steps > _MAX_STEPS:
-            raise GaveUp
+            raise Unclear
 
     def _of_constant(self, node: ast.Constant, frame: Frame) -> Values:
         return (value_of(node.value),)
@@ -149,21 +138,17 @@ class Reader:
                 found += self.elements_of_dict(value)
         return tuple(found)
 
-    def _of_ifexp(self, node: ast.IfExp, frame: Frame) -> Values:
-        return (*self.values(node.body, frame), *self.values(node.orelse, frame))
+    def _of_ifexp(self, node: ast.IfExp | ast.BoolOp, frame: Frame) -> Values:
+        parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else node.values
+        return all_of(functools.partial(self.values, part, frame) for part in parts)
 
-    def _of_boolop(self, node: ast.BoolOp, frame: Frame) -> Values:
-        return tuple(value for part in node.values for value in self.values(part, frame))
+    _of_boolop = _of_ifexp
 
     def _of_joinedstr(self, node: ast.JoinedStr, frame: Frame) -> Values:
         texts = {""}
         for part in node.values:
-            if isinstance(part, ast.Constant):
-                added = {str(part.value)}
-            elif isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None:
-                added = set(map(pattern_of, self.values(part.value, frame)))
-            else:
-                added = {"*"}
+            shown = part.value if isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None else part
+            added = set(map(pattern_of, self.values(shown, frame)))  # "*" for what has a format
             texts = {start + end for start in texts for end in (added if len(texts) * len(added) <= MOST_ELEMENTS else {"*"})}
         return tuple(map(Text, sorted(texts)))
 
@@ -173,24 +158,20 @@ class Reader:
         return ANY
 
     def _of_tuple(self, node: ast.Tuple | ast.List | ast.Set, frame: Frame) -> Values:
-        elements: list[Lazy] = []
-        for part in node.elts:
-            if isinstance(part, ast.Starred):
-                elements += self.elements(self.values(part.value, frame))
-            else:
-                elements.append(functools.partial(self.values, part, frame))
-        return (Items(tuple(elements), is_row=not any(isinstance(part, ast.Starred) for part in node.elts)),)
+        if not any(isinstance(part, ast.Starred) for part in node.elts):
+            return (Items(tuple(functools.partial(self.values, part, frame) for part in node.elts), is_row=True),)
+        parts = [self.elements(self.values(part.value, frame)) for part in node.elts if isinstance(part, ast.Starred)]
+        plain = [functools.partial(self.values, part, frame) for part in node.elts if not isinstance(part, ast.Starred)]
+        return (Items((*plain, *(each for part in parts for each in part))),)
 
     _of_list = _of_set = _of_tuple
 
     def _of_dict(self, node: ast.Dict, frame: Frame) -> Values:
-        parts: list[Values] = []
-        for key, value in zip(node.keys, node.values, strict=True):
-            if key is None:
-                parts.append(self.values(value, frame))
-            else:
-                parts.append((self._entry(key, value, frame),))
-        return (self._merged(parts),)
+        return (self._merged([self._part(key, value, frame) for key, value in zip(node.keys, node.values, strict=True)]),)
+
+    def _part(self, key: ast.expr | None, value: ast.expr, frame: Frame) -> Values:
+        """Return what an entry of a dict display adds to it."""
+        return self.values(value, frame) if key is None else (self._entry(key, value, frame),)
 
     def _entry(self, key: ast.expr, value: ast.expr, frame: Frame) -> Dict:
         return Dict(frozenset(map(pattern_of, self.values(key, frame))), lambda: self.values(value, frame))
@@ -257,7 +238,10 @@ class Reader:
 
     def _may_change(self, values: Values, name: str, frame: Frame) -> bool:
         stays = (isinstance(each, (Text, Anything)) or (isinstance(each, Known) and is_settled(each.value)) for each in values)
-        return not all(stays) and self.changes(name, frame)
+        try:
+            return not all(stays) and self.changes(name, frame)
+        except Unclear:
+            return True
 
     def _local(self, name: str, frame: Frame) -> Values:
         bindings = frame.uses.bindings.get(name, [])
@@ -266,10 +250,6 @@ class Reader:
         return (self._merged([tuple(values), *added]),) if added else tuple(values)
 
     def _bound(self, binding: Binding, frame: Frame) -> Values:
-        if binding.key is not None:
-            return (self._entry(binding.key, binding.value, frame),)
-        if binding.is_update and isinstance(binding.value, ast.Call):
-            return self._dict_of(binding.value, frame)
         values = self.values(binding.value, frame)
         if binding.each:
             values = all_of(self.elements(values))
@@ -279,13 +259,11 @@ class Reader:
 
     def changes(self, name: str, frame: Frame) -> bool:
         """Return whether what a local name stands for may be changed in a way that is not understood."""
-        names = {name} if is_ours(frame.function) else frame.uses.holders(name)
-        if any(map(frame.uses.is_changed, names)):
-            return True
         if is_ours(frame.function):
-            return False  # it changes nothing that it has by another name
-        calls = [each for holder in sorted(names) for each in frame.uses.handed_to.get(holder, ())]
-        return any(self._is_changed_by(call, argument, frame) for call, argument in calls)
+            return frame.uses.is_changed(name)  # it changes nothing that it has by another name
+        names = sorted(frame.uses.holders(name))
+        calls = [each for holder in names for each in frame.uses.handed_to.get(holder, ())]
+        return any(map(frame.uses.is_changed, names)) or any(self._is_changed_by(*each, frame) for each in calls)
 
     def _is_changed_by(self, call: ast.Call, argument: int | str, frame: Frame) -> bool:
         if isinstance(call.func, ast.Name) and call.func.id in frame.trusted:
@@ -295,46 +273,30 @@ class Reader:
         has_key = any(keyword.arg == "key" for keyword in call.keywords)  # which is a function that is called
         for value in self.values(call.func, frame):
             called = value.function if isinstance(value, Method) else value.value if isinstance(value, Known) else None
-            if fields_of(called) is not None or (changes_nothing(called) and not has_key):
-                continue
-            taken = self._taken(value, call, argument, frame)
-            if taken is None or self._within(functools.partial(self.changes, *taken), True):
+            is_kept = fields_of(called) is not None or (changes_nothing(called) and not has_key)
+            if not is_kept and self.changes(*self.taken(value, call, argument, frame)):
                 return True
         return False
 
-    def receivers(self, call: ast.Call, argument: int | str, frame: Frame) -> list[tuple[str, Frame]]:
-        """Return the parameter, and the frame, of each function that may get an argument of a call; `Unclear` where one is not known.
+    def taken(self, called: Value, call: ast.Call, argument: int | str, frame: Frame) -> tuple[str, Frame]:
+        """Return the parameter that gets an argument of a call, and its frame; `Unclear` where it is not known.
 
         The argument is its place or its name, or "" for the object to which a method belongs.
         """
-        found = [self._taken(value, call, argument, frame) for value in self.values(call.func, frame)]
-        known = [each for each in found if each is not None]
-        if len(known) < len(found):
-            raise Unclear
-        return known
-
-    def _taken(self, called: Value, call: ast.Call, argument: int | str, frame: Frame) -> tuple[str, Frame] | None:
         self._count(_OF_A_CALL)
         function = called.function if isinstance(called, Method) else called.value if isinstance(called, Known) else None
         uses = source_of(function)
         if uses is None:
-            return None
+            raise Unclear
         owner = [always((called.owner,))] if isinstance(called, Method) else []
-        parameters = {**dict(enumerate(uses.by_place[len(owner) :])), **{name: name for name in uses.parameters}}
-        parameter = uses.by_place[0] if owner and argument == "" and uses.by_place else parameters.get(argument)
-        arguments, keywords, is_complete = self._arguments(call, frame)
-        inner = Frame.of(function, self._parameters(function, [*owner, *arguments], keywords, is_complete=is_complete))
-        return None if inner is None or parameter is None else (parameter, inner)
-
-    def _within(self, ask: Callable[[], Any], otherwise: Any) -> Any:
-        """Return what a function of one more call says, `otherwise` where calls are too deep."""
-        if self._depth >= _MAX_DEPTH:
-            return otherwise
-        self._depth += 1
-        try:
-            return ask()
-        finally:
-            self._depth -= 1
+        by_place = uses.by_place
+        parameters: dict[int | str, str] = {name: name for name in uses.parameters}
+        parameters.update(enumerate(by_place[len(owner) :]))
+        parameter = by_place[0] if owner and argument == "" and by_place else parameters.get(argument)
+        if parameter is None:
+            raise Unclear
+        bound = self._parameters(function, uses, self._arguments(call, frame, *owner))
+        return parameter, Frame(cast("types.FunctionType", function), uses, bound)
 
     # Calls
 
@@ -350,19 +312,17 @@ class Reader:
         known = functions[0].value if len(functions) == 1 and isinstance(functions[0], Known) else None
         if known is dict:
             return self._dict_of(node, frame)
-        arguments, keywords, is_complete = self._arguments(node, frame)
-        if isinstance(known, _BUILT_IN_TYPES) and known in _BUILT_IN:
-            return (self._built_in(known, [argument() for argument in arguments]),) if is_complete else ANY
-        return self.called(functions, arguments, keywords, is_complete=is_complete)
+        given = self._arguments(node, frame)
+        if any(known is each for each in _BUILT_IN):
+            return (self._built_in(known, [argument() for argument in given.by_place]),) if given.are_all else ANY
+        return self.called(functions, given)
 
-    def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Lazy], dict[str, Lazy], bool]:
-        """Return a call's arguments by place and by name, and whether these are all; of `*arguments` none is known by its place."""
-        named: dict[str, Lazy] = {
-            each.arg: functools.partial(self.values, each.value, frame) for each in node.keywords if each.arg is not None
-        }
-        if any(isinstance(argument, ast.Starred) for argument in node.args):
-            return [], named, False
-        return [functools.partial(self.values, argument, frame) for argument in node.args], named, len(named) == len(node.keywords)
+    def _arguments(self, node: ast.Call, frame: Frame, *before: Lazy) -> Arguments:
+        by_place = [functools.partial(self.values, each, frame) for each in node.args]
+        by_name = {each.arg: functools.partial(self.values, each.value, frame) for each in node.keywords if each.arg is not None}
+        has_more = any(isinstance(each, ast.Starred) for each in node.args)
+        are_all = not has_more and len(by_name) == len(node.keywords)
+        return Arguments(() if has_more else [*before, *by_place], by_name, are_all)
 
     def _built_in(self, function: Any, arguments: Sequence[Values]) -> Value:
         """Return what built-in functions of sequences give."""
@@ -378,93 +338,68 @@ class Reader:
         """Return what a method of mappings gives; None for another method, or other objects."""
         if method not in ("items", "keys", "values") or not all(isinstance(owner, Dict) for owner in owners):
             return None
-        found = [(key, functools.partial(self.elements_of_dict, owner)) for owner in owners for key in _keys_of(owner)]
+        found = [(key, functools.partial(self.elements_of_dict, owner)) for owner in owners for key in self.elements((owner,))]
         return (Items(tuple(row(*each) if method == "items" else each[method == "values"] for each in found)),)
 
     def _dict_of(self, node: ast.Call, frame: Frame) -> Values:
         """Return what `dict(mapping, name=value)` makes, or `update` adds."""
         if len(node.args) > 1 or any(isinstance(argument, ast.Starred) for argument in node.args):
             return ANY
-        parts = [self.values(argument, frame) for argument in node.args]
-        for keyword in node.keywords:
-            entry = self._entry(ast.Constant(keyword.arg), keyword.value, frame)
-            parts.append(self.values(keyword.value, frame) if keyword.arg is None else (entry,))
-        parts = [tuple(self._of_pairs(value) for value in part) for part in parts]
-        return (self._merged(parts),)
+        parts = [tuple(map(self._of_pairs, self.values(argument, frame))) for argument in node.args]
+        named = [(None if each.arg is None else ast.Constant(each.arg), each.value) for each in node.keywords]
+        return (self._merged([*parts, *(self._part(key, value, frame) for key, value in named)]),)
 
     def _of_pairs(self, value: Value) -> Value:
         """Return the dict of a sequence of pairs; anything else as it is."""
         if not isinstance(value, Items):
             return value
-        keys = frozenset(pattern_of(key) for each in value.elements for key in self._part_of(each, 0))
-        return Dict(keys, lambda: tuple(one for each in value.elements for one in self._part_of(each, 1)))
+        keys, values = (functools.partial(self._part_of, functools.partial(all_of, value.elements), place) for place in (0, 1))
+        return Dict(frozenset(map(pattern_of, keys())), values)
 
-    def called(self, functions: Values, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
-        """Return what calls may give; not `is_complete`: there may be arguments besides."""
+    def called(self, functions: Values, given: Arguments) -> Values:
+        """Return what calls may give."""
         found: list[Value] = []
         for function in functions:
-            function = _method_of(function)
             known = function.value if isinstance(function, Known) else None
             if isinstance(function, Method):
-                found += self._returned(function.function, [always((function.owner,)), *arguments], keywords, is_complete=is_complete)
+                found += self._returned(function.function, replace(given, by_place=[always((function.owner,)), *given.by_place]))
             elif isinstance(known, type):
-                found.append(made(known, arguments if is_complete else (), keywords if is_complete else {}))
+                found.append(made(known, given))
             else:
-                found += self._returned(known, arguments, keywords, is_complete=is_complete)
+                found += self._returned(known, given)
         return tuple(found)
 
-    def _returned(self, function: Any, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool) -> Values:
+    def _returned(self, function: Any, given: Arguments) -> Values:
         """Return what a function may return."""
         self._count(_OF_A_CALL)
         uses = source_of(function)
         if uses is None:
             return ANY
-        frame = Frame.of(function, self._parameters(function, arguments, keywords, is_complete=is_complete))
-        assert frame is not None
-        found: Values = self._within(lambda: tuple(value for node in uses.returned for value in self.values(node, frame)), ANY)
-        return tuple(value if not isinstance(value, Anything) else declared(function, "return") for value in found)
+        frame = Frame(function, uses, self._parameters(function, uses, given))
+        found = all_of(functools.partial(self.values, node, frame) for node in uses.returned)
+        return tuple(value if not isinstance(value, Anything) else declared(function, "return") for value in found or ANY)
 
-    def _parameters(
-        self, function: Any, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy], *, is_complete: bool
-    ) -> Mapping[str, Lazy]:
+    def _parameters(self, function: Any, uses: Uses, given: Arguments) -> Mapping[str, Lazy]:
         """Return what each parameter may be."""
         bound: dict[str, Lazy] = {}
-        left, named = list(arguments), dict(keywords)
-        uses = source_of(function)
-        assert uses is not None
-        args = uses.function.args
+        left, named, args = list(given.by_place), dict(given.by_name), uses.function.args
         defaults = dict(zip(reversed(uses.by_place), reversed(function.__defaults__ or ()), strict=False))
         defaults.update(function.__kwdefaults__ or {})
         for name in uses.parameters:
-            is_known = is_complete and name in defaults and is_settled(defaults[name])
+            is_known = given.are_all and name in defaults and is_settled(defaults[name])
             default = always((value_of(defaults[name]),)) if is_known else anything
-            given = left.pop(0) if left and name in uses.by_place else named.pop(name, default)
-            bound[name] = functools.partial(self._or_declared, given, function, name)
-        if args.vararg is not None:
-            bound[args.vararg.arg] = always((Items(tuple(left)),)) if is_complete else anything
-        if args.kwarg is not None:
-            rest = Dict(frozenset(named), lambda: all_of(named.values()))
-            bound[args.kwarg.arg] = always((rest,)) if is_complete else anything
+            value = left.pop(0) if left and name in uses.by_place else named.pop(name, default)
+            bound[name] = functools.partial(self._or_declared, value, function, name)
+        if args.vararg is not None and given.are_all:
+            bound[args.vararg.arg] = always((Items(tuple(left)),))
+        if args.kwarg is not None and given.are_all:
+            bound[args.kwarg.arg] = always((Dict(frozenset(named), lambda: all_of(named.values())),))
         return bound
 
     def _or_declared(self, given: Lazy, function: Any, name: str) -> Values:
         return tuple(value if not isinstance(value, Anything) else declared(function, name) for value in given())
 
 
-def _method_of(function: Value) -> Value:
-    """Return the method that a bound method, or an object that can be called, runs; any other value as it is."""
-    called = function.value if isinstance(function, Known) else None
-    if isinstance(called, types.MethodType):
-        return Method(cast("types.FunctionType", called.__func__), Known(called.__self__))
-    is_function = isinstance(called, (type, types.FunctionType))
-    method = None if called is None or is_function else inspect.getattr_static(type(called), "__call__", None)
-    return Method(method, Known(called)) if isinstance(method, types.FunctionType) else function
-
-
 def _told(held: Any, owner: Any) -> Values:
     """Return what a module or class holds, where nobody changes it."""
     return (value_of(held),) if isinstance(held, _CODE) or (is_ours(owner) and held is not None) else ANY
-
-
-def _keys_of(value: Value) -> list[Lazy]:
-    return [always((Text(key),)) for key in sorted(value.keys)] if isinstance(value, Dict) else [anything]

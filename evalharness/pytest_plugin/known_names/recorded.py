@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from evalharness.pytest_plugin.known_names.frames import Frame
-from evalharness.pytest_plugin.known_names.reader import GaveUp, Reader, Unclear
-from evalharness.pytest_plugin.known_names.values import Known, Made, Values
+from evalharness.pytest_plugin.known_names.frames import Frame, source_of
+from evalharness.pytest_plugin.known_names.reader import Reader, Unclear
+from evalharness.pytest_plugin.known_names.values import Arguments, Known, Made, Values
 
 _KEEPS_COPIES = frozenset({"details", "score"})
 """Fixtures that change nothing that they get."""
@@ -21,11 +21,12 @@ def names_recorded(test: Any, fixture: str = "score") -> frozenset[str] | None:
     """Return the names that a test function gives to its fixture, by itself or in functions that it hands it to."""
 
     def read(reader: Reader) -> frozenset[str]:
-        frame = Frame.of(test)
-        if frame is None or hasattr(test, "__wrapped__"):
-            raise Unclear
-        frame.trusted = _KEEPS_COPIES
-        return _recorded(fixture, frame, reader, _MOST_CALLS) if fixture in frame.uses.parameters else frozenset()
+        uses = source_of(test)
+        if uses is None or hasattr(test, "__wrapped__") or hasattr(test, "__signature__"):
+            raise Unclear  # its fixtures may be those of another function
+        frame = Frame(test, uses, {})
+        frame.trusted = _KEEPS_COPIES & {*uses.parameters} - uses.unclear - uses.bindings.keys()
+        return _recorded(fixture, frame, reader, _MOST_CALLS) if fixture in uses.parameters else frozenset()
 
     return _told(read)
 
@@ -42,7 +43,8 @@ def _recorded(name: str, frame: Frame, reader: Reader, num_calls: int) -> frozen
                 raise Unclear
             names |= reader.keys(reader.values(mapping, frame))
     for call, argument in frame.uses.handed_to.get(name, ()):
-        for parameter, inner in reader.receivers(call, argument, frame):
+        for called in reader.values(call.func, frame):
+            parameter, inner = reader.taken(called, call, argument, frame)
             inner.trusted = frozenset({parameter})
             names |= _recorded(parameter, inner, reader, num_calls - 1)
     return frozenset(names)
@@ -52,7 +54,7 @@ def names_returned(function: Any, *, nested: bool = False) -> frozenset[str] | N
     """Return the keys of the mappings that a function returns; `nested`: of those in it, or in its field `metrics`."""
 
     def read(reader: Reader) -> frozenset[str]:
-        found: Values = reader.called((Known(function),), [], {}, is_complete=False)
+        found: Values = reader.called((Known(function),), Arguments(are_all=False))
         if nested:
             whole = (one for each in found for one in (reader.attribute(each, "metrics") if isinstance(each, Made) else (each,)))
             found = tuple(value for each in whole for value in reader.elements_of_dict(each))
@@ -64,6 +66,6 @@ def names_returned(function: Any, *, nested: bool = False) -> frozenset[str] | N
 def _told(read: Callable[[Reader], frozenset[str]]) -> frozenset[str] | None:
     try:
         names = read(Reader())
-    except (Unclear, GaveUp, RecursionError):
+    except Exception:  # `Unclear`, and whatever objects of other packages raise when they are looked at
         return None
     return names if all(name.strip("*") for name in names) else None

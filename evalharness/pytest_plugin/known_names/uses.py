@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,32 +17,33 @@ _SCOPES = (*_FUNCTIONS, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SEES_ALL = {"exec", "eval", "locals", "globals"}
 """Functions that may use names without their being written."""
-READING = {"items", "keys", "values", "get", "copy", "pop"}
+_READING = {"items", "keys", "values", "get", "copy", "pop"}
 """Methods of dicts that add nothing."""
 _PASSES_ON = (ast.IfExp, ast.BoolOp, ast.BinOp, ast.Starred, ast.Tuple, ast.List, ast.Set, ast.Dict, *_COMPREHENSIONS)
 _ONLY_READS = (ast.Return, ast.Compare, ast.UnaryOp, ast.FormattedValue, ast.If, ast.While, ast.Assert, ast.Expr, ast.Slice, ast.Subscript)
 _BINDS_FREELY = (ast.NamedExpr, ast.withitem, ast.AugAssign, ast.AsyncFor, ast.Starred)
 
 
+_DICT = ast.Name("dict", ast.Load())
+
+
 @dataclass(frozen=True)
 class Binding:
-    """One way in which a name gets its value, or a dict more keys.
+    """One way in which a name gets its value, or with `adds` a dict more keys, which are those of the value.
 
-    `each`: an element of the value, of which `places` lead to the part that is meant. `adds`: the value is merged into a dict; with `key`
-    it is the value of that key, with `is_update` the arguments of the call.
+    `each`: an element of the value, of which `places` lead to the part that is meant.
     """
 
     value: ast.expr
     places: tuple[int, ...] = ()
     each: bool = False
     adds: bool = False
-    key: ast.expr | None = None
-    is_update: bool = False
 
     @property
     def is_new_dict(self) -> bool:
         """Whether the value is a dict that nothing else stands for."""
-        return not self.each and not self.places and _is_new_dict(self.value)
+        parts = [self.value.body, self.value.orelse] if isinstance(self.value, ast.IfExp) else [self.value]
+        return not self.each and not self.places and all(isinstance(part, (ast.Dict, ast.DictComp)) or _is_dict_of(part) for part in parts)
 
 
 class Uses:
@@ -69,12 +69,15 @@ class Uses:
         self._changed: set[str] = set()
         body: list[ast.AST] = [function.body] if isinstance(function, ast.Lambda) else list(function.body)
         self._parents = {child: node for part in body for node in ast.walk(part) for child in ast.iter_child_nodes(node)}
-        for node in [node for part in body for node in ast.walk(part)]:
+        nodes = [node for part in body for node in ast.walk(part)]
+        lambdas = [(names_of_arguments(node), ast.walk(node.body)) for node in nodes if isinstance(node, ast.Lambda)]
+        inner = {part for names, parts in lambdas for part in parts if getattr(part, "id", None) in names}
+        for node in nodes:
             if isinstance(node, (ast.Global, ast.Nonlocal)):
                 self.unclear.update(node.names)
             elif not self.is_within(node, _SCOPES):
                 self._add_bindings(node)
-            if isinstance(node, ast.Name):
+            if isinstance(node, ast.Name) and node not in inner:
                 self._follow(node)
                 self.is_opaque |= node.id in _SEES_ALL
         for name, bindings in self.bindings.items():
@@ -97,8 +100,7 @@ class Uses:
 
     def is_only_called(self, name: str) -> bool:
         """Return whether a parameter is only called, or handed to what is called."""
-        is_clear = name not in self.unclear and name not in self._changed and name not in self.bindings
-        return is_clear and self.holders(name) == {name}
+        return name not in self.unclear | self._changed | self.bindings.keys() and self.holders(name) == {name}
 
     def holders(self, name: str) -> set[str]:
         """Return a name and those of all that may hold what it stands for, or be a part of it."""
@@ -126,7 +128,7 @@ class Uses:
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and isinstance(node.op, ast.BitOr):
             self._bind(node.target, Binding(node.value, adds=True))
         elif isinstance(node, ast.Call) and (updated := self._updated(node)) is not None:
-            self.bindings.setdefault(updated, []).append(Binding(node, adds=True, is_update=True))
+            self.bindings.setdefault(updated, []).append(Binding(ast.Call(_DICT, node.args, node.keywords), adds=True))
         elif isinstance(node, ast.comprehension):
             self.of_comprehensions |= _stored(node.target)
         elif isinstance(node, _BINDS_FREELY):
@@ -139,42 +141,31 @@ class Uses:
     def _bind(self, target: ast.expr, binding: Binding) -> None:
         if isinstance(target, ast.Name):
             self.bindings.setdefault(target.id, []).append(binding)
+        elif any(isinstance(part, ast.Starred) for part in ast.walk(target)):
+            self.unclear |= _stored(target)
         elif isinstance(target, (ast.Tuple, ast.List)):
-            if not any(isinstance(part, ast.Starred) for part in target.elts):
-                for place, part in enumerate(target.elts):
-                    self._bind(part, Binding(binding.value, (*binding.places, place), binding.each))
-            else:
-                self.unclear |= _stored(target)
+            for place, part in enumerate(target.elts):
+                self._bind(part, Binding(binding.value, (*binding.places, place), binding.each))
         elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-            # A value that is unpacked or iterated over is not the expression, but keys are all that is asked for here.
-            self.bindings.setdefault(target.value.id, []).append(Binding(binding.value, adds=True, key=target.slice))
+            self.bindings.setdefault(target.value.id, []).append(Binding(ast.Dict([target.slice], [binding.value]), adds=True))
             if binding.each or binding.places:
                 self._changed.add(target.value.id)
 
     def _updated(self, call: ast.Call) -> str | None:
         """Return the name of what a statement such as `scores.update(a=1)` adds to, None for another call."""
-        is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update" and isinstance(self._parents.get(call), ast.Expr)
-        return call.func.value.id if is_update and isinstance(call.func.value, ast.Name) else None
+        if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) and isinstance(self._parents.get(call), ast.Expr):
+            return call.func.value.id if call.func.attr == "update" else None
+        return None
 
     # Uses
 
     def _follow(self, name: ast.Name) -> None:
         if self.is_within(name, _SCOPES):
-            if not self._is_parameter_within(name):
-                self._changed.add(name.id)
+            self._changed.add(name.id)
             return
         node: ast.AST | None = name
         while node is not None:
             node = self._outer(name, node)
-
-    def _is_parameter_within(self, node: ast.AST) -> bool:
-        """Return whether a name is a parameter of the lambda in whose body it is used."""
-        name = getattr(node, "id", None)
-        while (parent := self._parents.get(node)) is not None:
-            if isinstance(parent, ast.Lambda) and node is parent.body and name in names_of_arguments(parent):
-                return True
-            node = parent
-        return False
 
     def _outer(self, name: ast.Name, node: ast.AST) -> ast.AST | None:
         """Return the next larger expression that may be, hold or be a part of what a name stands for; None where its way ends."""
@@ -212,18 +203,14 @@ class Uses:
             return None  # a method of a text
         if call.func is node and not isinstance(node, ast.Attribute):
             self._changed.add(name.id)
-        elif not (isinstance(call.func, ast.Attribute) and call.func is node and call.func.attr in READING):
-            place = next((place for place, each in enumerate(call.args) if each is node), None)
-            is_behind = place is not None and any(isinstance(each, ast.Starred) for each in call.args[: place + 1])
-            where: int | str = argument if place is None else "*" if is_behind else place
-            self.handed_to.setdefault(name.id, []).append((call, where))
+        elif not (isinstance(call.func, ast.Attribute) and call.func is node and call.func.attr in _READING):
+            is_behind = any(isinstance(each, ast.Starred) for each in call.args)
+            places = ["*" if is_behind else place for place, each in enumerate(call.args) if each is node]
+            self.handed_to.setdefault(name.id, []).append((call, places[0] if places else argument))
         return call
 
 
-@functools.lru_cache(maxsize=512)
-def uses_of(function: Function) -> Uses:
-    """Return the uses of names in a function."""
-    return Uses(function)
+uses_of = functools.lru_cache(maxsize=512)(Uses)
 
 
 def names_of_arguments(function: Function) -> tuple[str, ...]:
@@ -233,11 +220,8 @@ def names_of_arguments(function: Function) -> tuple[str, ...]:
     return tuple(each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs, *rest))
 
 
-def _is_new_dict(node: ast.expr) -> bool:
-    if isinstance(node, ast.IfExp):
-        return _is_new_dict(node.body) and _is_new_dict(node.orelse)
-    is_dict_of = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict"
-    return is_dict_of or isinstance(node, (ast.Dict, ast.DictComp))
+def _is_dict_of(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict"
 
 
 def names_in(node: ast.AST) -> set[str]:
@@ -246,13 +230,9 @@ def names_in(node: ast.AST) -> set[str]:
 
 def _stored(node: ast.AST) -> set[str]:
     """Return the names that a target binds, or of which it changes a part."""
-    return set(_roots(node))
+    parts = [part for part in ast.walk(node) if isinstance(getattr(part, "ctx", None), ast.Store)]
+    return {part.id for part in map(_root, parts) if isinstance(part, ast.Name)}
 
 
-def _roots(node: ast.AST) -> Iterator[str]:
-    for part in ast.walk(node):
-        if isinstance(getattr(part, "ctx", None), ast.Store):
-            while isinstance(part, (ast.Attribute, ast.Subscript)):
-                part = part.value
-            if isinstance(part, ast.Name):
-                yield part.id
+def _root(node: ast.AST) -> ast.AST:
+    return _root(node.value) if isinstance(node, (ast.Attribute, ast.Subscript)) else node

@@ -8,10 +8,11 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 MOST_ELEMENTS = 500
+_GENERATED_IN = ("<string>", dataclasses.__file__, collections.__file__)
 _SETTLED = (str, int, float, bool, types.NoneType, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _HARMLESS: tuple[Any, ...] = (len, sum, any, all, round, isinstance, str, repr, float, int, bool, print, dict, list, tuple, set, frozenset)
 _HARMLESS += (sorted, zip, enumerate, reversed, min, max, vars(dict)["fromkeys"])
@@ -62,6 +63,15 @@ class Method:
 
     function: types.FunctionType
     owner: Value
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a call gets; not `are_all`: there may be more, by place or by name."""
+
+    by_place: Sequence[Lazy] = ()
+    by_name: Mapping[str, Lazy] = field(default_factory=dict)
+    are_all: bool = True
 
 
 class Anything:
@@ -125,21 +135,17 @@ def is_settled(known: Any) -> bool:
     return type(known) in _SETTLED or isinstance(known, type) or is_ours(type(known))
 
 
-def is_frozen(known: Any) -> bool:
-    """Return whether an object's attributes stay as they are."""
-    is_declared = getattr(vars(type(known)).get("__dataclass_params__"), "frozen", False)
-    return type(known).__dictoffset__ != 0 and not isinstance(known, type) and (is_declared or is_ours(known))
-
-
 def changes_nothing(called: Any) -> bool:
     """Return whether an object is a function that leaves its arguments alone."""
     return any(called is each for each in _HARMLESS) or (isinstance(called, (types.FunctionType, type)) and is_ours(called))
 
 
-def made(of: type, arguments: Sequence[Lazy], keywords: Mapping[str, Lazy]) -> Value:
+def made(of: type, given: Arguments) -> Value:
     """Return the instance that a dataclass or a NamedTuple makes; of another class nothing is known."""
     fields = fields_of(of)
-    return Anything() if fields is None else Made(of, {**dict(zip(fields, arguments, strict=False)), **keywords})
+    if fields is None:
+        return Anything()
+    return Made(of, {**dict(zip(fields, given.by_place, strict=False)), **given.by_name} if given.are_all else {})
 
 
 def declared(function: Any, name: str) -> Value:
@@ -154,9 +160,7 @@ def declared(function: Any, name: str) -> Value:
 
 def fields_of(of: Any) -> Sequence[str] | None:
     """Return what a dataclass or a NamedTuple takes by place; None for a class that does something with it, or no class."""
-    if not isinstance(of, type):
-        return None
-    if not is_ours(of) and not _only_stores(of):
+    if not isinstance(of, type) or not (is_ours(of) or _only_stores(of)):
         return None
     own = vars(of)
     if issubclass(of, tuple):
@@ -168,9 +172,7 @@ def fields_of(of: Any) -> Sequence[str] | None:
 
 
 def _is_generated(function: Any) -> bool:
-    """Return whether the decorator of dataclasses, or `NamedTuple`, wrote a function."""
-    files = ("<string>", dataclasses.__file__, collections.__file__)
-    return isinstance(function, types.FunctionType) and function.__code__.co_filename in files
+    return isinstance(function, types.FunctionType) and function.__code__.co_filename in _GENERATED_IN
 
 
 def _only_stores(of: type) -> bool:
@@ -181,4 +183,4 @@ def _only_stores(of: type) -> bool:
     ]
     special = [value for name, value in held if name.startswith("__") and isinstance(value, types.FunctionType)]
     own = [value for name, value in held if not name.startswith("__") and not isinstance(value, _PLAIN_ATTRIBUTES)]
-    return all(map(_is_generated, special)) and not any(hasattr(type(each), "__get__") for each in own)
+    return type(of) is type and all(map(_is_generated, special)) and not any(hasattr(type(each), "__get__") for each in own)
