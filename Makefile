@@ -54,8 +54,8 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# Two workers more than there are cores, up to four (tests/conftest.py), as a third of the time is waiting. Compiled modules are kept,
-# whatever the environment says: hundreds of processes import the package, each would compile it.
+# A worker more than there are cores, up to four (tests/conftest.py): with more, all others wait for the one that has vLLM. Compiled
+# modules are kept, whatever the environment says: hundreds of processes import the package, each would compile it.
 test: lint
 	@cat $(STAMP)
 	env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest tests -n auto --dist loadfile --timeout=900 $(ARGS)

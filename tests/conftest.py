@@ -64,18 +64,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return how many workers `-n auto` starts: two more than there are cores, as many tests wait, one for the fast tier; at most four."""
-    return min(
-        4,
-        (1 if config.getoption("fast") else 2)
-        + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1),
-    )
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many workers `-n auto` starts: one more than there are cores, as many tests wait; at most four."""
+    return min(4, 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand out files, as --dist=loadfile says, but all that start vLLM to two workers; None leaves other ways to xdist."""
+    """Hand out files, as --dist=loadfile says, but all that start vLLM to one worker; None leaves other ways to xdist."""
     if config.getoption("dist") != "loadfile":
         return None
     from tests.distribution import FileScheduling
@@ -122,10 +118,10 @@ def _problem(item: pytest.Item) -> str | None:
         if _VLLM_ENGINES.intersection(getattr(item, "fixturenames", ())):
             return f"{item.nodeid} takes a vLLM engine, so it needs the marker vllm: without it, no one sees it skipped"
     elif hasattr(item.config, "workerinput"):
-        from tests.distribution import OTHER_VLLM, VLLM, unit_of
+        from tests.distribution import VLLM, unit_of
 
         path = item.nodeid.partition("::")[0]
-        if unit_of(item.config.rootpath, path) not in (VLLM, OTHER_VLLM):  # the controller knows no more of a test than its source
+        if unit_of(item.config.rootpath, path) != VLLM:  # the controller knows no more of a test than its source
             return f"{path} starts vLLM, and its source does not say so: write pytest.mark.vllm (tests/distribution.py)"
     return None
 

@@ -1,4 +1,4 @@
-"""Spreads the tests of `make test` over workers: file by file, the slowest first, all files that start vLLM on two of them."""
+"""Spreads the tests of `make test` over workers: file by file, the slowest first, all files that start vLLM on one worker."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-VLLM, OTHER_VLLM = "vLLM on the tiny Qwen3-VL", "vLLM on other models"
-"""The units of all files that start vLLM: they share engines, and more than two at once would compete for memory and cores."""
+VLLM = "vLLM"
+"""The unit of all files that start vLLM: they share engines, and two engines at once would compete for memory and cores."""
 
 _STARTS_VLLM = re.compile(r"mark\.vllm|vllm_vlm_backend|vllm_endless|vllm_engine")
-_ON_THE_TINY_QWEN = re.compile(r"vllm_vlm_backend|vllm_engine")
 _PARAMETRIZED_BY_FOLDER = frozenset({"contract"})  # their conftest.py has the marker
 
 
@@ -41,17 +40,15 @@ class FileScheduling(LoadScopeScheduling):
 
 @functools.cache
 def unit_of(root: Path, path: str) -> str:
-    """Return what the tests of a file are handed out with: the file's name, or `VLLM`, or `OTHER_VLLM`."""
+    """Return what the tests of a file are handed out with: the file's name, or `VLLM`."""
     file = root / path
-    if file.parent.name in _PARAMETRIZED_BY_FOLDER or _ON_THE_TINY_QWEN.search(_source(file)):
-        return VLLM
-    return OTHER_VLLM if _STARTS_VLLM.search(_source(file)) else path
+    return VLLM if file.parent.name in _PARAMETRIZED_BY_FOLDER or _STARTS_VLLM.search(_source(file)) else path
 
 
 @functools.cache
 def cost_class(root: Path, unit: str) -> int:
     """Return 0 for vLLM, 1 for files with slow tests, 2 for those that run pytest, 3 for the rest."""
-    if unit in (VLLM, OTHER_VLLM):
+    if unit == VLLM:
         return 0
     if "mark.slow" in _source(root / unit):
         return 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distribution import OTHER_VLLM, VLLM, cost_class, unit_of
+from tests.distribution import VLLM, cost_class, unit_of
 from tests.processes import python
 from tests.pytest_plugin.project import environment
 
@@ -24,11 +24,8 @@ FILES = {
     "pytest_plugin/test_runs.py": NOTE.replace("NUM_FOLDERS", "1"),
     "test_light.py": NOTE.replace("NUM_FOLDERS", "0"),
     "test_model.py": NOTE.replace("NUM_FOLDERS", "0") + "pytestmark = pytest.mark.vllm\n",
-    "test_server.py": NOTE.replace("NUM_FOLDERS", "0") + "pytestmark = pytest.mark.vllm\n",
-    "test_shared.py": NOTE.replace("NUM_FOLDERS", "0") + "pytestmark = pytest.mark.vllm  # vllm_vlm_backend\n",
     "test_waits.py": NOTE.replace("NUM_FOLDERS", "0") + "pytestmark = pytest.mark.slow\n",
 }
-SHARING, OTHERS = ("contract/test_engines.py", "test_shared.py"), ("test_model.py", "test_server.py")
 
 
 @pytest.fixture
@@ -45,24 +42,23 @@ def ran(tree: Path, *arguments: str) -> tuple[int, str]:
     return python("-m", "pytest", "-q", "-p", "xdist", *arguments, cwd=tree, env=environment(PYTHONPATH=str(ROOT)))
 
 
-def test_files_that_start_vllm_are_two_units_and_all_others_their_own(tree: Path) -> None:
-    of_vllm = dict.fromkeys(SHARING, VLLM) | dict.fromkeys(OTHERS, OTHER_VLLM)
+def test_files_that_start_vllm_are_one_unit_and_all_others_their_own(tree: Path) -> None:
+    of_vllm = dict.fromkeys(("contract/test_engines.py", "test_model.py"), VLLM)
     assert {name: unit_of(tree, name) for name in FILES} == {name: name for name in FILES} | of_vllm
 
 
 def test_what_takes_long_begins_first(tree: Path) -> None:
-    units = [VLLM, OTHER_VLLM, "test_waits.py", "pytest_plugin/test_runs.py", "test_light.py"]
-    assert [cost_class(tree, unit) for unit in units] == [0, 0, 1, 2, 3]
+    units = [VLLM, "test_waits.py", "pytest_plugin/test_runs.py", "test_light.py"]
+    assert [cost_class(tree, unit) for unit in units] == [0, 1, 2, 3]
 
 
 @pytest.mark.slow
-def test_what_shares_a_vllm_has_one_worker_and_every_test_runs_once(tree: Path) -> None:
+def test_one_worker_has_all_that_start_vllm_and_every_test_runs_once(tree: Path) -> None:
     code, output = ran(tree, "-n2", "--dist=loadfile")
     assert code == 0, output
     places = [line.split() for line in (tree / "order").read_text().splitlines()]
     assert sorted(name for _, name in places) == sorted(Path(name).name for name in FILES for _ in range(3))
-    for files in (SHARING, OTHERS):
-        assert len({worker for worker, name in places if name in {Path(file).name for file in files}}) == 1
+    assert len({worker for worker, name in places if name in ("test_engines.py", "test_model.py")}) == 1
     assert len({tuple(place) for place in places}) == len(FILES), "a file stays whole"
 
 
