@@ -66,10 +66,11 @@ def declared(source: Path, out: Path, **changes: Any) -> Path:
     return out
 
 
+ADAPTER = Path(__file__).parents[3] / "fixtures" / "checkpoints" / "lora-helps"
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
 BLOOM = {"architectures": ["BloomForCausalLM"], "model_type": "bloom"}
 REFUSED = {
-    "adapter": ({}, {"adapter_path": "x"}, ConfigError, "backend 'max' loads no adapters"),
+    "adapter": ({}, {"adapter_path": str(ADAPTER)}, ConfigError, "backend 'max' loads no adapters"),
     "device": ({}, {"device": "cuda:99"}, ConfigError, "device 'cuda:99' is not there for MAX"),
     "context": ({}, {"max_model_len": 5000}, ConfigError, "max_model_len 5000 is more than the checkpoint's context of 4096"),
     "would crash": (QWEN3, {"device": "cpu"}, CheckpointError, "MAX .* would end this process where it starts Qwen3ForCausalLM on a CPU"),
