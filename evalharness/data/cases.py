@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import traceback
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +17,14 @@ from evalharness.api.cases import Case
 from evalharness.api.checks import check_sequence, named_parameters, shown
 from evalharness.api.errors import ConfigError, ContractTypeError, ContractValueError, ImageError
 from evalharness.api.images import StoredBytes
+from evalharness.api.temporary_database import room_on_disk, temporary_database
 from evalharness.data.finding import Needs, row_files, scan
 from evalharness.data.image_columns import image_source
-from evalharness.data.repeats import Repeats
 from evalharness.data.stored import GivenRows, Row, RowFile, no_column
 
 Column: TypeAlias = "str | Callable[[Mapping[str, Any]], Any]"
 """A column's name, `outer.inner` for what is in an object, or a function of the row."""
+_HALF = 1 << 63
 _ID_DIGITS = 16
 _MANY_TAGS = 10_000
 
@@ -306,6 +308,24 @@ def content_hash(row: Mapping[str, Any]) -> str:
     held = {key: value for key, value in row.items() if key != "__file__"}
     text = json.dumps(_canonical(held), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+
+
+class Repeats:
+    """Numbers from 0 to 2**64 - 1, and how often each came, in a temporary file. `ConfigError` where the disk is full."""
+
+    def __init__(self) -> None:
+        self._seen = temporary_database("seen (number INTEGER PRIMARY KEY, num INTEGER)")
+        weakref.finalize(self, self._seen.close)  # else newer Pythons warn of it
+
+    def count(self, number: int) -> int:
+        """Return how often the number has come, this time included."""
+        row = (number - _HALF,)  # SQLite's numbers have a sign
+        with room_on_disk():  # by statements of any version: that of RHEL 9 knows no RETURNING
+            if self._seen.execute("INSERT OR IGNORE INTO seen VALUES (?, 1)", row).rowcount:
+                return 1
+            self._seen.execute("UPDATE seen SET num = num + 1 WHERE number = ?", row)
+            [(num,)] = self._seen.execute("SELECT num FROM seen WHERE number = ?", row)
+        return int(num)
 
 
 def _counted(content_id: str, repeats: Repeats) -> str:

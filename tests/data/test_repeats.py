@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from evalharness.api.errors import ConfigError
-from evalharness.data.repeats import Repeats
+from evalharness.data.cases import Repeats
 
 
 def test_numbers_are_counted_from_end_to_end() -> None:
