@@ -25,14 +25,14 @@ _SIGNS = {">=": "≥", "<=": "≤", "==": "="}
 DIRECTIONS = ("higher", "lower", "none")
 """Which way a score is better; "none": neither way, so that a change of it is no verdict."""
 _LOWER = ("brier_score", "ece", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "num_nats", "impossible", "ter")
-_NEITHER = ("tied", "confidence")
 
 
 def usual_direction(metric: str) -> str:
-    """Return which way a score of this name is better where no eval and no gate says so: those of `evalharness.scores` mean the same."""
-    if metric in _LOWER or metric.split("_")[:2] == ["not", "found"]:
-        return "lower"
-    return "none" if metric in _NEITHER else "higher"
+    """Return which way a score of this name is better where no eval and no gate says so: those of `evalharness.scores` mean the same.
+
+    Never "none": a score that somebody calls `confidence` may be worth a verdict.
+    """
+    return "lower" if metric in _LOWER or metric.split("_")[:2] == ["not", "found"] else "higher"
 
 
 def was_judged(row: Row) -> bool:

@@ -83,12 +83,12 @@ def test_scores_and_marks_are_finite_numbers_of_judged_cases(tmp_path: Path) -> 
 
 
 def test_scores_of_ours_are_better_as_their_names_say_unless_the_eval_says_otherwise(tmp_path: Path) -> None:
-    samples = [row("a", scores={"not_found_strict": 0, "brier_score": 0.5, "tied": 0, "exact_strict": 1, "not_founded": 1})]
+    samples = [row("a", scores={"not_found_strict": 0, "brier_score": 0.5, "confidence": 0, "exact_strict": 1, "not_founded": 1})]
     aggregates = [{"eval": "stage_a", "test": "test_summary", "engine": ENGINE, "metric": "perplexity", "value": 3.0}]
     evals = [{"name": "stage_a", "directions": {"brier_score": "higher"}}]
     side = read_side(str(run_dir(tmp_path / "a", samples, aggregates=aggregates, evals=evals)))
     ways = {name: way for (*_, name), way in side.directions.items()}
-    assert ways == {"not_found_strict": "lower", "brier_score": "higher", "tied": "none", "perplexity": "lower"}
+    assert ways == {"not_found_strict": "lower", "brier_score": "higher", "perplexity": "lower"}
 
 
 def test_the_eval_says_which_way_its_scores_are_better_and_else_a_gate_that_holds_them_down(tmp_path: Path) -> None:
