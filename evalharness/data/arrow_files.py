@@ -6,14 +6,11 @@ Columns with bytes, such as images, are read only where a row's bytes are used; 
 from __future__ import annotations
 
 import bisect
-import datetime
-import decimal
 import itertools
 import json
 import shutil
 import tempfile
 import threading
-import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -23,7 +20,7 @@ from evalharness.api.checks import read_regular
 from evalharness.api.errors import ConfigError, ImageError, MissingDependency
 from evalharness.api.images import ERRORS_OF_THE_FILE, StoredBytes
 from evalharness.api.installing import missing_package
-from evalharness.data.stored import no_column
+from evalharness.data.stored import no_column, plain_value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,25 +54,6 @@ def _pyarrow() -> Any:
 
 def _errors() -> tuple[type[Exception], ...]:
     return (_pyarrow().ArrowException, OSError, UnicodeDecodeError)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of Arrow's as JSON has it: dates as ISO texts, NaN as None."""
-    if value is None or isinstance(value, (str, int, bytes)):
-        return value
-    if isinstance(value, float):
-        return None if value != value else value
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, datetime.timedelta):
-        return value.total_seconds()
-    if isinstance(value, decimal.Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    return str(value) if isinstance(value, uuid.UUID) else value
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -260,7 +238,7 @@ class _ArrowRows:
         for name in names:
             column = table[name].to_pylist() if name in table.column_names else [_UNKNOWN] * num
             if name in self._mixed:
-                wholes = ((place, _plain(self._binary_value(name, place))) for place in range(start, start + num))
+                wholes = ((place, plain_value(self._binary_value(name, place))) for place in range(start, start + num))
                 values[name] = [_wrapped(whole, f"{self.where(place)}, {name}") for place, whole in wholes]
             elif name in self._binary:
                 values[name] = [self._stored(name, place, light) for place, light in enumerate(column, start)]
@@ -268,7 +246,7 @@ class _ArrowRows:
                 kind = table.schema.field(name).type
                 if "extension<arrow.json>" in str(kind):
                     column = [_from_json(value, kind) for value in column]
-                values[name] = column if _stays(kind) else [_plain(value) for value in column]
+                values[name] = column if _stays(kind) else [plain_value(value) for value in column]
         return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)] if values else [{}] * num
 
     def _stored(self, column: str, place: int, light: Any) -> Any:

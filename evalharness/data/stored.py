@@ -6,6 +6,9 @@ ever unpickled.
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,7 +41,7 @@ class RowFile(Protocol):
 
 
 class GivenRows:
-    """Rows in memory; they are kept as they are, and each use gets a copy, in which NaN is null: pandas writes missing values so."""
+    """Rows in memory; they are kept as they are, and each use gets a copy with plain values, as rows of files have them."""
 
     def __init__(self, rows: Sequence[Row], name: str = "rows", folder: Path | None = None) -> None:
         self.name, self.folder, self._rows = name, folder or Path(), rows
@@ -51,11 +54,34 @@ class GivenRows:
 
     def row(self, place: int) -> dict[str, Any]:
         """Return one row."""
-        return {name: None if isinstance(value, float) and value != value else value for name, value in self._rows[place].items()}
+        return {name: plain_value(value) for name, value in self._rows[place].items()}
 
     def where(self, place: int) -> str:
         """Return the row's number, from 1."""
         return f"{self.name}: row {place + 1}"
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value of Arrow's, pandas' or numpy's as JSON has it: dates as ISO texts, what is missing as None; any other as it is."""
+    if value is None or isinstance(value, (str, int, bytes)):
+        return value
+    if type(value).__name__ == "NAType" or (isinstance(value, (float, datetime.date, datetime.timedelta)) and value != value):
+        return None
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {key: plain_value(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_value(each) for each in value]
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if type(value).__module__ == "numpy":
+        return plain_value(value.tolist())
+    return str(value) if isinstance(value, uuid.UUID) else value
 
 
 def no_column(name: str, known: Sequence[str], where: str) -> ConfigError:

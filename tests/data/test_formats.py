@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from evalharness.api.errors import ConfigError, EvalHarnessError, ImageError, MissingData
@@ -451,6 +452,16 @@ class TestColumns:
     def test_nan_is_null_as_pandas_writes_what_is_missing(self) -> None:
         first, second = cases_from([{"a": "x", "b": math.nan}, {"a": "x", "b": None}], tags="b")(None)
         assert (first.row["b"], first.tags, second.id) == (None, {}, f"{first.id}-2")
+
+    def test_rows_of_a_data_frame_are_those_of_its_parquet_file(self, tmp_path: Path) -> None:
+        pandas = pytest.importorskip("pandas")
+        columns = {"t": ["a", "b"], "n": pandas.array([1, None], dtype="Int64"), "x": [0.5, math.nan], "l": [numpy.array([1, 2]), [3]]}
+        frame = pandas.DataFrame({**columns, "d": pandas.to_datetime(["2030-01-02", None])})
+        frame.to_parquet(tmp_path / "rows.parquet")
+        given, read = (list(cases_from(rows)(tmp_path)) for rows in (frame.to_dict("records"), "rows.parquet"))
+        assert [case.id for case in given] == [case.id for case in read]
+        assert dict(given[0].row) == {"t": "a", "n": 1, "x": 0.5, "l": [1, 2], "d": "2030-01-02T00:00:00", "__file__": "rows"}
+        assert [given[1].row[name] for name in ("n", "x", "d")] == [None] * 3
 
     def test_rows_of_a_generator_are_there_each_time(self) -> None:
         make = cases_from(row for row in self.ROWS)
